@@ -1,0 +1,81 @@
+//! A replica's peer port over two connections, so that bulk data never delays a heartbeat.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_runtime::{BoxFuture, Either, select};
+use futures::StreamExt;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::tonic_link::{Inbound, TonicLink};
+use super::{AppendLink, CallError, CallOptions, PeerCalls};
+use crate::{PeerLink, STREAM_DEPTH, metadata, peer};
+
+type Answer<T> = BoxFuture<'static, Result<T, CallError>>;
+
+/// The two connections to one peer.
+#[derive(Debug)]
+pub(super) struct TonicPeer {
+    pub(super) control: TonicLink,
+    pub(super) data: TonicLink,
+}
+
+impl PeerCalls for TonicPeer {
+    fn call(&self, call: peer::PeerCall, timeout: Duration) -> Answer<Bytes> {
+        let answer = self.control.unary("/flotilla.peer.v1.Peer/Call", CallOptions::within(timeout), call);
+        Box::pin(async move {
+            let reply: peer::PeerReply = answer.await?.body;
+            Ok(reply.body)
+        })
+    }
+
+    fn open_append(&self, link: PeerLink, timeout: Duration) -> Answer<AppendLink> {
+        let data = self.data.clone();
+        Box::pin(async move {
+            let metadata = vec![
+                (Cow::Borrowed(metadata::LINK_CLUSTER), link.cluster),
+                (Cow::Borrowed(metadata::LINK_GROUP), link.group),
+                (Cow::Borrowed(metadata::LINK_FROM), link.from.to_string()),
+                (Cow::Borrowed(metadata::LINK_TO), link.to.to_string()),
+            ];
+            let options = CallOptions::within(timeout).with_metadata(Arc::new(metadata));
+            let (requests, outbound) = mpsc::channel(STREAM_DEPTH);
+            let frames = ReceiverStream::new(outbound).map(|body| peer::PeerFrame { body });
+            let inbound = data.open("/flotilla.peer.v1.Peer/Append", &options, None, frames).await?;
+            let (sender, responses) = mpsc::channel(STREAM_DEPTH);
+            // It ends by itself: with the stream, or when nobody reads the responses any more.
+            data.runtime().spawn("append responses", pump(inbound, sender)).detach();
+            Ok(AppendLink { requests, responses })
+        })
+    }
+
+    fn forward(&self, request: peer::ForwardRequest, timeout: Duration) -> Answer<peer::ForwardResponse> {
+        let answer = self.control.unary("/flotilla.peer.v1.Peer/Forward", CallOptions::within(timeout), request);
+        Box::pin(async move { Ok(answer.await?.body) })
+    }
+}
+
+/// Hands on what the peer sends. Ending drops the inbound half, which ends the other one.
+async fn pump(mut inbound: Inbound<peer::PeerFrame>, sender: mpsc::Sender<Bytes>) {
+    loop {
+        let next = match select(sender.closed(), inbound.next()).await {
+            Either::Left(()) => return,
+            Either::Right(next) => next,
+        };
+        match next {
+            Ok(Some(frame)) => {
+                if sender.send(frame.body).await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) => return,
+            Err(status) => {
+                tracing::debug!(%status, "append stream broke");
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The operator calls that a broker serves on its client port.
+
+use flotilla_runtime::BoxFuture;
+
+use crate::status::not_implemented;
+use crate::{CallContext, admin};
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $method:ident $name:literal $request:ident $reply:ident;)*) => {$(
+        $(#[$doc])*
+        #[allow(clippy::needless_update, reason = "some responses have nothing but a status")]
+        fn $method(&self, context: CallContext, request: admin::$request) -> BoxFuture<'_, admin::$reply> {
+            let _ = (context, request);
+            let reply = admin::$reply { status: Some(not_implemented($name)), ..Default::default() };
+            Box::pin(std::future::ready(reply))
+        }
+    )*};
+}
+
+/// The calls of `flotilla.admin.v1.Admin`. What an implementation does not provide answers
+/// NOT_IMPLEMENTED.
+pub trait Admin: Send + Sync + 'static {
+    unary! {
+        /// Makes a topic; the same one again is no error.
+        create_topic "CreateTopic" CreateTopicRequest CreateTopicReply;
+        /// Removes a topic and its queues.
+        delete_topic "DeleteTopic" DeleteTopicRequest DeleteTopicReply;
+        /// A topic and the bounds of its queues.
+        describe_topic "DescribeTopic" DescribeTopicRequest DescribeTopicReply;
+        /// All topics.
+        list_topics "ListTopics" ListTopicsRequest ListTopicsReply;
+        /// Makes a consumer group; the same one again is no error.
+        create_group "CreateGroup" CreateGroupRequest CreateGroupReply;
+        /// Removes a consumer group and its progress.
+        delete_group "DeleteGroup" DeleteGroupRequest DeleteGroupReply;
+        /// A consumer group and its progress.
+        describe_group "DescribeGroup" DescribeGroupRequest DescribeGroupReply;
+        /// All consumer groups.
+        list_groups "ListGroups" ListGroupsRequest ListGroupsReply;
+        /// The broker group as the asked replica sees it.
+        cluster_status "ClusterStatus" ClusterStatusRequest ClusterStatusReply;
+        /// State of the asked replica itself; never forwarded.
+        debug "Debug" DebugRequest DebugReply;
+        /// Hands leadership to another replica.
+        transfer_leader "TransferLeader" TransferLeaderRequest TransferLeaderReply;
+    }
+}
