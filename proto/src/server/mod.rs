@@ -1,5 +1,6 @@
 //! The serving side: puts services on a listening socket.
 
+mod authority;
 mod tonic_context;
 mod tonic_dispatch;
 mod tonic_handler;

@@ -1,4 +1,4 @@
-//! Accepts connections that can all be closed at once.
+//! Accepts connections that can all be closed at once, and that any official client can open.
 
 use std::io;
 use std::pin::Pin;
@@ -12,6 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
+use super::authority::AuthorityFilter;
+
 /// Pause after a failed accept: most likely the process is out of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
@@ -21,6 +23,7 @@ pub(super) type Closed = Shared<BoxFuture<'static, ()>>;
 /// A connection that breaks as soon as [`Closed`] resolves.
 pub(super) struct Socket {
     stream: TcpStream,
+    authority: AuthorityFilter,
     closed: Closed,
 }
 
@@ -43,7 +46,10 @@ pub(super) fn accept(
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY not set");
         }
-        Some((Ok(Socket { stream, closed: closed.clone() }), (listener, runtime, closed)))
+        Some((
+            Ok(Socket { stream, authority: AuthorityFilter::new(), closed: closed.clone() }),
+            (listener, runtime, closed),
+        ))
     })
 }
 
@@ -56,7 +62,9 @@ impl AsyncRead for Socket {
         if self.closed.peek().is_some() {
             return Poll::Ready(Err(closed_error()));
         }
+        let filled = buffer.filled().len();
         if let ready @ Poll::Ready(_) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
+            self.authority.pass(&mut buffer.filled_mut()[filled..]);
             return ready;
         }
         // A connection always waits for a read, so this is where it learns of its end.
