@@ -1,0 +1,220 @@
+//! The disk of real processes: zero-filled files, `pwrite` and `fdatasync`, maps for reading.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::mmap::{self, FileMap};
+use super::{DirLock, Disk, DiskFile};
+
+/// Zeroes go out in pieces of this many bytes.
+const ZERO_FILL_BYTES: usize = 1 << 20;
+/// A new file is synced every so many bytes, so that making one never queues much in front of the log's own syncs.
+const ZERO_SYNC_BYTES: u64 = 16 << 20;
+
+/// The machine's file system. Stateless; every handle is independent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OsDisk;
+
+impl OsDisk {
+    /// A handle to the machine's file system.
+    pub fn new() -> OsDisk {
+        OsDisk
+    }
+}
+
+struct OsFile {
+    file: File,
+    len: u64,
+    map: FileMap,
+}
+
+impl OsFile {
+    fn of(file: File) -> io::Result<OsFile> {
+        let len = file.metadata()?.len();
+        let map = FileMap::of(&file)?;
+        Ok(OsFile { file, len, map })
+    }
+}
+
+struct OsLock {
+    /// Closing it releases the lock.
+    _file: File,
+}
+
+impl DirLock for OsLock {}
+
+impl Disk for OsDisk {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        let missing = path.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).count();
+        std::fs::create_dir_all(path)?;
+        // The last name in any case: a process that made it may have died before this.
+        for dir in path.ancestors().take(missing.max(1)) {
+            match dir.parent() {
+                Some(parent) if parent.as_os_str().is_empty() => self.sync_dir(Path::new("."))?,
+                Some(parent) => self.sync_dir(parent)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        // Unlink rather than truncate: a reader may have the old file mapped, and a shrunk map faults.
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        let zeroes = vec![0_u8; ZERO_FILL_BYTES];
+        let mut filled: u64 = 0;
+        let mut synced: u64 = 0;
+        while filled < len {
+            let piece = usize::try_from((len - filled).min(ZERO_FILL_BYTES as u64)).expect("a piece is at most 1 MiB");
+            file.write_all_at(&zeroes[..piece], filled)?;
+            filled += piece as u64;
+            if filled - synced >= ZERO_SYNC_BYTES {
+                file.sync_data()?;
+                synced = filled;
+            }
+        }
+        file.sync_all()?;
+        Ok(Arc::new(OsFile::of(file)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(OsFile::of(OpenOptions::new().read(true).write(true).open(path)?)?))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file()
+                && let Ok(name) = entry.file_name().into_string()
+            {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new(OsLock { _file: file })),
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        mmap::free_bytes(dir)
+    }
+}
+
+impl DiskFile for OsFile {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.len) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} bytes at {offset} pass the end of a file of {} bytes", bytes.len(), self.len),
+            ));
+        }
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        self.map.slice(offset, len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_file_is_zero_and_shows_writes_to_earlier_and_later_readers() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = OsDisk.create(&dir.path().join("f"), 3 << 20).unwrap();
+        let before = file.read_at(1 << 20, 16).unwrap();
+        assert_eq!(&before[..], &[0; 16]);
+        file.write_at((2 << 20) - 2, b"abcd").unwrap();
+        assert_eq!(&file.read_at((2 << 20) - 2, 4).unwrap()[..], b"abcd");
+        let again = OsDisk.open(&dir.path().join("f")).unwrap();
+        assert_eq!(again.len(), 3 << 20);
+        assert_eq!(&again.read_at((2 << 20) - 2, 4).unwrap()[..], b"abcd");
+    }
+
+    #[test]
+    fn nothing_passes_the_end_of_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = OsDisk.create(&dir.path().join("f"), 100).unwrap();
+        assert_eq!(file.read_at(90, 11).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(file.read_at(u64::MAX, 1).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(file.write_at(90, &[1; 11]).is_err());
+        assert_eq!(file.read_at(100, 0).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn bytes_outlive_the_file_they_came_from() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let file = OsDisk.create(&path, 8192).unwrap();
+        file.write_at(0, b"kept").unwrap();
+        let bytes = file.read_at(0, 4).unwrap();
+        drop(file);
+        let replaced = OsDisk.create(&path, 4).unwrap();
+        replaced.write_at(0, b"new!").unwrap();
+        OsDisk.remove(&path).unwrap();
+        assert_eq!(&bytes[..], b"kept");
+    }
+
+    #[test]
+    fn a_lock_is_exclusive_until_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = OsDisk.lock(&path).unwrap();
+        assert_eq!(OsDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
+        drop(held);
+        assert!(OsDisk.lock(&path).is_ok());
+    }
+
+    #[test]
+    fn listing_names_files_only_and_sorted() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b", "a"] {
+            OsDisk.create(&dir.path().join(name), 1).unwrap();
+        }
+        OsDisk.create_dir_all(&dir.path().join("c").join("d").join("e")).unwrap();
+        OsDisk.create_dir_all(&dir.path().join("c").join("d").join("e")).unwrap();
+        assert!(dir.path().join("c").join("d").join("e").is_dir());
+        assert_eq!(OsDisk.list(dir.path()).unwrap(), ["a", "b"]);
+        assert!(OsDisk.free_bytes(dir.path()).unwrap() > 0);
+    }
+}

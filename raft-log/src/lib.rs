@@ -1,0 +1,56 @@
+//! One replicated log: segment files of our own, group fdatasync, crash recovery, and openraft behind a small face.
+//!
+//! What this crate promises:
+//! - [`ReplicatedLog::propose`] answers only when the entry is on disk on a quorum and applied here;
+//! - an entry once applied anywhere is never lost while a quorum's disks survive, and every replica applies the same
+//!   entries in the same order;
+//! - every start is a crash start: there is one recovery path, and it runs each time;
+//! - a failed write or sync, or corruption, is final: [`ReplicatedLog::failed`] resolves and nothing is acknowledged after it.
+//!
+//! What is handed in: a [`Disk`] ([`OsDisk`] in real processes), a [`Transport`] to the peers, a
+//! [`flotilla_runtime::Runtime`], and the [`StateMachine`] that gives the log its meaning. Formats are drawn in
+//! `docs/formats/`: `segment.md`, `vote-and-marks.md`, `raft-checkpoint.md`, `peer-wire.md`.
+
+mod background;
+mod checkpoint_file;
+mod checkpoint_store;
+#[cfg(test)]
+mod cluster_test;
+mod config;
+#[cfg(test)]
+mod crash_test;
+mod disk;
+mod errors;
+mod failure;
+mod fields;
+mod flusher;
+mod identity;
+mod ids;
+pub mod limits;
+mod log_files;
+mod log_state;
+mod log_view;
+mod raft;
+mod recovery;
+mod replicated_log;
+mod room;
+mod segment;
+mod state_machine;
+mod status;
+mod status_watch;
+mod stopper;
+mod tail_cache;
+mod term_runs;
+#[cfg(test)]
+mod testing;
+mod transport;
+mod vote_and_marks;
+
+pub use config::{LogConfig, RaftTiming};
+pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
+pub use errors::{Corruption, FullReason, OpenError, ProposeError, ReadError, ServeError, TransferError};
+pub use ids::{LogIndex, NodeId, Term};
+pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
+pub use state_machine::{RestoreError, StateMachine};
+pub use status::{LogStatus, Role};
+pub use transport::{AppendChannel, PeerCallKind, Transport, TransportError};

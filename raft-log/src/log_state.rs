@@ -1,0 +1,151 @@
+//! What is known in memory about the log: segments, terms, ends, newest entries. One lock, never held during a read.
+
+use std::ops::Range;
+
+use crate::LogIndex;
+use crate::ids::{EntryId, next_index};
+use crate::segment::{Record, Segment, SegmentPart};
+use crate::tail_cache::TailCache;
+use crate::term_runs::TermRuns;
+
+/// The log as of now. Segments are in the order of their first index and without gaps: each ends where the next begins.
+pub(crate) struct LogState {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) terms: TermRuns,
+    /// Last entry that was purged; it and everything before it is gone for readers.
+    pub(crate) purged: Option<EntryId>,
+    /// Last entry; the purge mark when there is none behind it.
+    pub(crate) last: Option<EntryId>,
+    pub(crate) cache: TailCache,
+}
+
+/// Where the entries of a range are to be had.
+pub(crate) enum Found {
+    /// In memory.
+    Cached(Vec<Record>),
+    /// On disk; readable without the lock.
+    Parts(Vec<SegmentPart>),
+}
+
+impl LogState {
+    /// The first index that can be read.
+    pub(crate) fn start(&self) -> LogIndex {
+        let kept = self.segments.first().map_or(LogIndex(0), |segment| segment.header.first);
+        kept.max(next_index(self.purged))
+    }
+
+    /// The index after the last one.
+    pub(crate) fn end(&self) -> LogIndex {
+        match self.last {
+            Some(last) => last.index.next(),
+            None => self.segments.last().map_or(LogIndex(0), |segment| segment.end),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last == self.purged
+    }
+
+    /// The identity of the entry at `index`, the purge mark included.
+    pub(crate) fn id_at(&self, index: LogIndex) -> Option<EntryId> {
+        if let Some(purged) = self.purged
+            && purged.index == index
+        {
+            return Some(purged);
+        }
+        if index < self.start() || index >= self.end() {
+            return None;
+        }
+        self.terms.at(index).map(|term| EntryId { term, index })
+    }
+
+    /// Whether `index` opens a segment other than the log's first.
+    pub(crate) fn opens_segment(&self, index: LogIndex) -> bool {
+        let found = self.segments.binary_search_by_key(&index, |segment| segment.header.first);
+        found.is_ok_and(|number| number > 0 || self.purged.is_some())
+    }
+
+    /// Where to read `range` from, cut to what is there. A cached answer stops after `bytes_max`, with one entry at least.
+    pub(crate) fn find(&self, range: Range<LogIndex>, bytes_max: usize) -> Found {
+        let from = range.start.max(self.start());
+        let end = range.end.min(self.end());
+        if from >= end {
+            return Found::Cached(Vec::new());
+        }
+        if let Some(cached) = self.cache.from(from) {
+            let wanted = usize::try_from(end.0 - from.0).unwrap_or(usize::MAX);
+            return Found::Cached(take_bytes(cached.take(wanted).cloned(), bytes_max));
+        }
+        let first = self.segments.partition_point(|segment| segment.end <= from);
+        let parts = self.segments[first..]
+            .iter()
+            .take_while(|segment| segment.header.first < end)
+            .filter(|segment| segment.header.first < segment.end)
+            .map(|segment| segment.part(from.max(segment.header.first), end.min(segment.end)))
+            .collect();
+        Found::Parts(parts)
+    }
+
+    /// Notes an entry that was written to the last segment.
+    pub(crate) fn push(&mut self, record: Record) {
+        let segment = self.segments.last_mut().expect("a log has a tail segment");
+        segment.push(record.id.index, record.payload.len());
+        self.terms.push(record.id);
+        self.last = Some(record.id);
+        self.cache.push(record);
+    }
+
+    /// Makes `segment` the tail. What it overrides is forgotten; returns the segments that hold nothing any more.
+    pub(crate) fn start_segment(&mut self, segment: Segment) -> Vec<Segment> {
+        let first = segment.header.first;
+        let keep = self.segments.partition_point(|kept| kept.header.first < first);
+        let mut gone = self.segments.split_off(keep);
+        if let Some(tail) = self.segments.last_mut()
+            && tail.end > first
+        {
+            tail.truncate(first);
+        }
+        // A segment without entries in front of a later one stands for nothing.
+        while self.segments.last().is_some_and(|tail| tail.header.first == tail.end) {
+            gone.extend(self.segments.pop());
+        }
+        self.terms.truncate(first);
+        self.cache.truncate(first);
+        self.last = segment.header.previous;
+        self.segments.push(segment);
+        gone
+    }
+
+    /// Forgets `purged` and everything before it; returns the segments that hold nothing any more.
+    pub(crate) fn purge(&mut self, purged: EntryId) -> Vec<Segment> {
+        let start = purged.index.next();
+        self.purged = Some(purged);
+        if self.last.is_none_or(|last| last.index <= purged.index) {
+            self.last = Some(purged);
+        }
+        let tail = self.segments.len().saturating_sub(1);
+        let gone = self.segments[..tail].partition_point(|segment| segment.end <= start);
+        let gone = self.segments.drain(..gone).collect();
+        if start < self.end() {
+            self.terms.purge(start);
+        } else {
+            self.terms = TermRuns::default();
+        }
+        self.cache.purge(start);
+        gone
+    }
+}
+
+/// Takes records until `bytes_max` is reached, but never stops before the first one.
+pub(crate) fn take_bytes(records: impl Iterator<Item = Record>, bytes_max: usize) -> Vec<Record> {
+    let mut bytes = 0_usize;
+    let mut taken = Vec::new();
+    for record in records {
+        bytes = bytes.saturating_add(record.payload.len());
+        if bytes > bytes_max && !taken.is_empty() {
+            break;
+        }
+        taken.push(record);
+    }
+    taken
+}

@@ -1,0 +1,159 @@
+//! Reading the log: shared by replication, apply, and the crate's face, beside the one writer.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::{io, iter};
+
+use crate::background::Background;
+use crate::failure::Failure;
+use crate::flusher::Flusher;
+use crate::ids::EntryId;
+use crate::log_state::{Found, LogState};
+use crate::room::Room;
+use crate::segment::{PartError, Record};
+use crate::vote_and_marks::{SavedVote, TailFloor, VoteAndMarks};
+use crate::{DirLock, LogIndex, ReadError};
+
+/// Cheap handle to an open log for readers.
+#[derive(Clone)]
+pub(crate) struct LogView {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What the writer and the readers of a log share.
+pub(crate) struct Shared {
+    pub(crate) state: RwLock<LogState>,
+    pub(crate) marks: Mutex<VoteAndMarks>,
+    pub(crate) flusher: Flusher,
+    pub(crate) failure: Failure,
+    pub(crate) room: Room,
+    pub(crate) background: Background,
+    pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,
+}
+
+const POISON: &str = "log lock is never poisoned: no code panics while holding it";
+
+impl Shared {
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, LogState> {
+        self.state.read().expect(POISON)
+    }
+
+    pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, LogState> {
+        self.state.write().expect(POISON)
+    }
+}
+
+impl LogView {
+    /// The entries of `range` that are there, in order and without gaps. Stops early once `bytes_max` of payload are
+    /// together, but never before the first entry.
+    pub(crate) fn read(&self, range: Range<LogIndex>, bytes_max: usize) -> Result<Vec<Record>, ReadError> {
+        // The lock is let go before anything is read from disk.
+        let found = self.shared.state().find(range.clone(), bytes_max);
+        let parts = match found {
+            Found::Cached(records) => return Ok(records),
+            Found::Parts(parts) => parts,
+        };
+        let mut failed = None;
+        let mut at = range.start;
+        let records = parts.into_iter().flat_map(|mut part| iter::from_fn(move || part.next())).map_while(|record| {
+            record
+                .inspect(|record| at = record.id.index.next())
+                .inspect_err(|_| ())
+                .map_err(|error| failed = Some(error))
+                .ok()
+        });
+        let records = crate::log_state::take_bytes(records, bytes_max);
+        match failed {
+            None => Ok(records),
+            Some(error) => {
+                self.shared.failure.report(format!("entry {at} cannot be read: {error}"));
+                Err(match error {
+                    PartError::Corrupt(corruption) => ReadError::Corrupt(corruption),
+                    PartError::Io(source) => ReadError::Io { index: at, source },
+                })
+            }
+        }
+    }
+
+    /// As [`LogView::read`], without a bound, for callers that speak `io::Error`.
+    pub(crate) fn read_all(&self, range: Range<LogIndex>) -> io::Result<Vec<Record>> {
+        self.read(range, usize::MAX).map_err(read_error_to_io)
+    }
+
+    /// Last purged and last present entry (the purge mark if none is present).
+    pub(crate) fn ends(&self) -> (Option<EntryId>, Option<EntryId>) {
+        let state = self.shared.state();
+        (state.purged, state.last)
+    }
+
+    pub(crate) fn id_at(&self, index: LogIndex) -> Option<EntryId> {
+        self.shared.state().id_at(index)
+    }
+
+    /// The last entry of each term within the range.
+    pub(crate) fn last_of_each_term(&self, first: LogIndex, last: LogIndex) -> Vec<EntryId> {
+        self.shared.state().terms.last_of_each_term(first, last)
+    }
+
+    pub(crate) fn opens_segment(&self, index: LogIndex) -> bool {
+        self.shared.state().opens_segment(index)
+    }
+
+    pub(crate) fn vote(&self) -> Option<SavedVote> {
+        self.shared.marks.lock().expect(POISON).vote()
+    }
+
+    /// The saved commit mark, cut to what the log holds: the mark is not synced, and may be ahead of a lost tail.
+    pub(crate) fn committed(&self) -> Option<EntryId> {
+        let saved = self.shared.marks.lock().expect(POISON).committed()?;
+        let (_, last) = self.ends();
+        if Some(saved) <= last { Some(saved) } else { last }
+    }
+
+    /// Writes the commit mark, unsynced.
+    pub(crate) fn save_committed(&self, committed: Option<EntryId>) -> io::Result<()> {
+        self.shared.failure.check()?;
+        let floor: TailFloor = self.shared.flusher.durable().floor;
+        let mut marks = self.shared.marks.lock().expect(POISON);
+        marks
+            .save_committed(committed, floor)
+            .map_err(|error| self.shared.failure.report_io(marks.path().display(), error))
+    }
+
+    /// Whether all the log holds up to `index` is durable.
+    pub(crate) fn is_durable(&self, index: LogIndex) -> bool {
+        let (_, last) = self.ends();
+        let needed = last.map(|last| last.index.min(index));
+        self.shared.flusher.durable().last.map(|durable| durable.index) >= needed
+    }
+
+    /// Resolves once everything appended so far is durable.
+    pub(crate) async fn flush(&self) -> io::Result<()> {
+        let (done, wait) = futures::channel::oneshot::channel();
+        self.shared.flusher.flush(Box::new(move |flushed| {
+            // The waiter may be gone; then nobody wants to know.
+            let _ = done.send(flushed);
+        }));
+        wait.await.unwrap_or_else(|_| Err(io::Error::other("log is closed")))
+    }
+
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.shared.failure
+    }
+
+    /// Waits for what still runs, ends the flusher, and lets the directory go. Nothing may be appended after this.
+    pub(crate) async fn close(&self) {
+        self.shared.flusher.close().await;
+        self.shared.background.idle().await;
+        drop(self.shared.lock.lock().expect(POISON).take());
+    }
+}
+
+/// The same error for interfaces that only know `io::Error`.
+pub(crate) fn read_error_to_io(error: ReadError) -> io::Error {
+    let kind = match &error {
+        ReadError::Corrupt(_) => io::ErrorKind::InvalidData,
+        ReadError::Io { source, .. } => source.kind(),
+    };
+    io::Error::new(kind, error)
+}

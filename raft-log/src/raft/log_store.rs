@@ -1,0 +1,166 @@
+//! openraft's log storage over our segment files.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
+
+use futures::Stream;
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+
+use super::type_config::{
+    Entry, LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record, to_saved_vote, to_vote,
+};
+use crate::LogIndex;
+use crate::log_files::LogFiles;
+use crate::log_view::{LogView, read_error_to_io};
+use crate::segment::Record;
+
+/// Payload bytes of one replication request (at least one entry goes, whatever its size).
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+/// Payload bytes read ahead for apply.
+const APPLY_BYTES_MAX: usize = 4 << 20;
+/// Entries read ahead for apply.
+const APPLY_ENTRIES_MAX: u64 = 1024;
+
+/// The log as openraft's core writes it.
+pub(crate) struct LogStore {
+    files: LogFiles,
+}
+
+impl LogStore {
+    pub(crate) fn new(files: LogFiles) -> LogStore {
+        LogStore { files }
+    }
+}
+
+fn index_range(range: impl RangeBounds<u64>) -> Range<LogIndex> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(end) => end.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => u64::MAX,
+    };
+    LogIndex(start)..LogIndex(end)
+}
+
+fn entries(records: Vec<Record>) -> io::Result<Vec<Entry>> {
+    let converted = records.into_iter().map(to_entry).collect::<Result<_, _>>();
+    converted.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+impl RaftLogReader<TypeConfig> for LogView {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, io::Error> {
+        entries(self.read_all(index_range(range))?)
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        Ok(self.vote().map(to_vote))
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+        entries(self.read(LogIndex(start)..LogIndex(end), REQUEST_BYTES_MAX).map_err(read_error_to_io)?)
+    }
+
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = Result<Entry, io::Error>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        futures::stream::iter(EntriesAhead {
+            view: self.clone(),
+            left: index_range(range),
+            ready: Vec::new().into_iter(),
+        })
+    }
+
+    async fn get_key_log_ids(&mut self, range: RangeInclusive<LogId>) -> Result<Vec<LogId>, io::Error> {
+        let (first, last) = (LogIndex(range.start().index()), LogIndex(range.end().index()));
+        Ok(self.last_of_each_term(first, last).into_iter().map(to_log_id).collect())
+    }
+}
+
+/// Reads a range in pieces, so that applying a long backlog never holds all of it in memory.
+struct EntriesAhead {
+    view: LogView,
+    left: Range<LogIndex>,
+    ready: std::vec::IntoIter<Record>,
+}
+
+impl EntriesAhead {
+    fn read_ahead(&mut self) -> io::Result<()> {
+        let end = self.left.end.min(LogIndex(self.left.start.0.saturating_add(APPLY_ENTRIES_MAX)));
+        let records = self.view.read(self.left.start..end, APPLY_BYTES_MAX).map_err(read_error_to_io)?;
+        self.left.start = match records.last() {
+            Some(last) => last.id.index.next(),
+            // Nothing (more) of the range is there.
+            None => self.left.end,
+        };
+        self.ready = records.into_iter();
+        Ok(())
+    }
+}
+
+impl Iterator for EntriesAhead {
+    type Item = io::Result<Entry>;
+
+    fn next(&mut self) -> Option<io::Result<Entry>> {
+        if self.ready.len() == 0
+            && self.left.start < self.left.end
+            && let Err(error) = self.read_ahead()
+        {
+            self.left.start = self.left.end;
+            return Some(Err(error));
+        }
+        let record = self.ready.next()?;
+        Some(to_entry(record).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogView;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let (purged, last) = self.files.view().ends();
+        Ok(LogState { last_purged_log_id: purged.map(to_log_id), last_log_id: last.map(to_log_id) })
+    }
+
+    async fn get_log_reader(&mut self) -> LogView {
+        self.files.view()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        self.files.save_vote(to_saved_vote(vote)).await
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        self.files.view().save_committed(committed.as_ref().map(to_entry_id))
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
+        Ok(self.files.view().committed().map(to_log_id))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let records = entries.into_iter().map(to_record).collect();
+        self.files.append(records, Box::new(|flushed| callback.io_completed(flushed))).await
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
+        self.files.truncate_after(last.map(|last| LogIndex(last.index()))).await
+    }
+
+    async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
+        self.files.purge(to_entry_id(&upto)).await
+    }
+}

@@ -1,0 +1,217 @@
+//! openraft's state machine over ours: apply, checkpoints at segment boundaries, snapshots.
+
+use std::any::Any;
+use std::io;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use futures::channel::oneshot;
+use futures::{Stream, StreamExt};
+use openraft::alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
+
+use super::membership::{decode_membership, encode_membership};
+use super::type_config::{LogId, Reply, TypeConfig, to_entry_id, to_log_id};
+use crate::checkpoint_file::{Checkpoint, Origin};
+use crate::checkpoint_store::CheckpointStore;
+use crate::failure::ReportPanic;
+use crate::ids::EntryId;
+use crate::log_view::LogView;
+use crate::{LogIndex, OpenError, RestoreError, StateMachine, Term};
+
+type Members = StoredMembershipOf<TypeConfig>;
+
+/// A [`StateMachine`] with its output's type put away, so that openraft's types need not carry it.
+trait ErasedMachine: Send {
+    fn apply(&mut self, index: LogIndex, term: Term, payload: Bytes) -> Box<dyn Any + Send>;
+    fn segment_started(&mut self, first: LogIndex) -> io::Result<()>;
+    fn checkpoint(&self) -> Vec<u8>;
+    fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
+}
+
+impl<M: StateMachine> ErasedMachine for M {
+    fn apply(&mut self, index: LogIndex, term: Term, payload: Bytes) -> Box<dyn Any + Send> {
+        Box::new(StateMachine::apply(self, index, term, payload))
+    }
+    fn segment_started(&mut self, first: LogIndex) -> io::Result<()> {
+        StateMachine::segment_started(self, first)
+    }
+    fn checkpoint(&self) -> Vec<u8> {
+        StateMachine::checkpoint(self)
+    }
+    fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError> {
+        StateMachine::restore(self, checkpoint, applied)
+    }
+}
+
+/// The machine, where it stands, and its checkpoints.
+pub(crate) struct Machine {
+    /// Only ever reached through `&mut`; the lock makes it `Sync`, which openraft asks for.
+    machine: Mutex<Box<dyn ErasedMachine>>,
+    log: LogView,
+    checkpoints: CheckpointStore,
+    applied: Option<EntryId>,
+    members: Members,
+    /// The last entry of the checkpoint that the state was restored from, if that was taken behind a boundary and nothing
+    /// was applied since.
+    restored: Option<EntryId>,
+    /// Dropped with the machine: whoever closes the log waits for that.
+    _alive: oneshot::Sender<()>,
+}
+
+impl Machine {
+    /// Restores `machine` from the newest checkpoint, if there is one. What comes after it is applied again by openraft.
+    /// The receiver resolves when the machine is dropped.
+    pub(crate) fn open<M: StateMachine>(
+        mut machine: M,
+        log: LogView,
+        checkpoints: CheckpointStore,
+        newest: Option<Checkpoint>,
+    ) -> Result<(Machine, oneshot::Receiver<()>), OpenError> {
+        let mut members = Members::default();
+        if let Some(checkpoint) = &newest {
+            machine.restore(&checkpoint.state, checkpoint.last.index)?;
+            members = members_of(checkpoint).map_err(|error| OpenError::Core(error.to_string()))?;
+        }
+        let applied = newest.as_ref().map(|checkpoint| checkpoint.last);
+        let restored =
+            newest.filter(|checkpoint| checkpoint.origin != Origin::OnDemand).map(|checkpoint| checkpoint.last);
+        let machine: Mutex<Box<dyn ErasedMachine>> = Mutex::new(Box::new(machine));
+        let (_alive, gone) = oneshot::channel();
+        Ok((Machine { machine, log, checkpoints, applied, members, restored, _alive }, gone))
+    }
+
+    fn machine(&mut self) -> &mut dyn ErasedMachine {
+        &mut **self.machine.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Everything before `first`, the first entry of a segment, is applied: the moment for derived files and a checkpoint.
+    fn cross_boundary(&mut self, first: LogIndex) -> io::Result<()> {
+        self.machine().segment_started(first)?;
+        if let Some(checkpoint) = self.take_checkpoint(Origin::Boundary) {
+            self.checkpoints.write_later(checkpoint);
+        }
+        Ok(())
+    }
+
+    fn take_checkpoint(&mut self, origin: Origin) -> Option<Checkpoint> {
+        let last = self.applied?;
+        let state = self.machine().checkpoint();
+        Some(Checkpoint {
+            last,
+            origin,
+            members_at: self.members.log_id().as_ref().map(to_entry_id),
+            members: encode_membership(self.members.membership()),
+            state: state.into(),
+        })
+    }
+}
+
+fn members_of(checkpoint: &Checkpoint) -> io::Result<Members> {
+    let members = decode_membership(checkpoint.members.clone())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Ok(Members::new(checkpoint.members_at.map(to_log_id), members))
+}
+
+fn to_snapshot(checkpoint: Checkpoint) -> io::Result<SnapshotOf<TypeConfig, Bytes>> {
+    let last_membership = members_of(&checkpoint)?;
+    let meta = SnapshotMetaOf::<TypeConfig> { last_log_id: Some(to_log_id(checkpoint.last)), last_membership };
+    Ok(SnapshotOf::<TypeConfig, Bytes> { meta, snapshot: checkpoint.state })
+}
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotData = Bytes;
+    type SnapshotBuilder = SnapshotBuilder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, Members), io::Error> {
+        Ok((self.applied.map(to_log_id), self.members.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let failure = self.log.failure().clone();
+        let _guard = ReportPanic { failure: &failure, what: "state machine" };
+        while let Some(item) = entries.next().await {
+            let (entry, responder) = item?;
+            let id = to_entry_id(&entry.log_id);
+            // A state that was restored from a boundary's checkpoint has that boundary behind it.
+            if self.restored != self.applied && self.log.opens_segment(id.index) {
+                self.cross_boundary(id.index).map_err(|error| failure.report_io("state machine", error))?;
+            }
+            let reply = match entry.payload {
+                EntryPayload::Blank => Reply::none(),
+                EntryPayload::Normal(proposal) => Reply::some(self.machine().apply(id.index, id.term, proposal.0)),
+                EntryPayload::Membership(members) => {
+                    self.members = Members::new(Some(entry.log_id), members);
+                    Reply::none()
+                }
+            };
+            self.applied = Some(id);
+            self.restored = None;
+            if let Some(responder) = responder {
+                responder.send(reply);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        SnapshotBuilder {
+            checkpoint: self.take_checkpoint(Origin::OnDemand),
+            log: self.log.clone(),
+            checkpoints: self.checkpoints.clone(),
+        }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<TypeConfig>, state: Bytes) -> Result<(), io::Error> {
+        let failure = self.log.failure().clone();
+        let _guard = ReportPanic { failure: &failure, what: "state machine" };
+        let Some(last) = meta.last_log_id.as_ref().map(to_entry_id) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "snapshot of nothing"));
+        };
+        let checkpoint = Checkpoint {
+            last,
+            origin: Origin::Installed,
+            members_at: meta.last_membership.log_id().as_ref().map(to_entry_id),
+            members: encode_membership(meta.last_membership.membership()),
+            state: state.clone(),
+        };
+        self.checkpoints.write_now(checkpoint).await?;
+        let restored = self.machine().restore(&state, last.index);
+        restored
+            .map_err(|error| failure.report_io("state machine", io::Error::new(io::ErrorKind::InvalidData, error)))?;
+        tracing::info!(%last, bytes = state.len(), "snapshot installed");
+        self.applied = Some(last);
+        self.restored = Some(last);
+        self.members = meta.last_membership.clone();
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<TypeConfig, Bytes>>, io::Error> {
+        self.checkpoints.served().await?.map(to_snapshot).transpose()
+    }
+}
+
+/// A checkpoint of the state as it was when the builder was made.
+pub(crate) struct SnapshotBuilder {
+    checkpoint: Option<Checkpoint>,
+    log: LogView,
+    checkpoints: CheckpointStore,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
+    type SnapshotData = Bytes;
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, Bytes>, io::Error> {
+        let Some(checkpoint) = self.checkpoint.take() else {
+            // The empty state needs no file.
+            return Ok(SnapshotOf::<TypeConfig, Bytes> { meta: Default::default(), snapshot: Bytes::new() });
+        };
+        self.log.flush().await?;
+        self.checkpoints.write_now(checkpoint.clone()).await?;
+        to_snapshot(checkpoint)
+    }
+}

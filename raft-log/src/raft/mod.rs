@@ -1,0 +1,27 @@
+//! openraft's side of the crate: every type of openraft's lives in here, behind [`crate::ReplicatedLog`].
+
+mod append_stream;
+mod async_runtime;
+mod core_config;
+mod log_store;
+mod machine;
+mod membership;
+mod network;
+mod responder;
+#[cfg(test)]
+mod suite_test;
+mod type_config;
+mod watch;
+mod wire;
+#[cfg(test)]
+mod wire_test;
+
+pub(crate) use append_stream::serve_append;
+pub(crate) use core_config::core_config;
+pub(crate) use log_store::LogStore;
+pub(crate) use machine::Machine;
+pub(crate) use network::NetworkFactory;
+pub(crate) use responder::ReplyTo;
+pub(crate) use type_config::{LogRaft, Proposal, TypeConfig};
+pub(crate) use watch::{FifoWatch, FifoWatchReceiver, FifoWatchSender};
+pub(crate) use wire::{PeerMessage, decode, encode};

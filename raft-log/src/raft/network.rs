@@ -1,0 +1,217 @@
+//! openraft's network over a [`Transport`]: unary calls with time-outs, and the pipelined append stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_runtime::{BoxFuture, Either, Runtime, select};
+use futures::{Stream, StreamExt};
+use openraft::alias::SnapshotOf;
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::{EmptyNode, OptionalSend};
+
+use super::append_stream::AppendStream;
+use super::type_config::{TypeConfig, Vote};
+use super::wire::{PeerMessage, decode, encode};
+use crate::transport::AppendChannel;
+use crate::{NodeId, PeerCallKind, Transport, TransportError};
+
+type RpcResult<T> = Result<T, RPCError<TypeConfig>>;
+type Responses<'s> = futures::stream::BoxStream<'s, RpcResult<StreamAppendResult<TypeConfig>>>;
+
+/// Opening an append stream may take this long.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Makes the connections of one replica to its peers.
+pub(crate) struct NetworkFactory {
+    transport: Arc<dyn Transport>,
+    runtime: Runtime,
+}
+
+impl NetworkFactory {
+    pub(crate) fn new(transport: Arc<dyn Transport>, runtime: Runtime) -> NetworkFactory {
+        NetworkFactory { transport, runtime }
+    }
+
+    fn network(&self, target: u64, appends_by_call: bool) -> Network {
+        Network {
+            target: NodeId(target),
+            transport: self.transport.clone(),
+            runtime: self.runtime.clone(),
+            appends_by_call,
+            channel: None,
+        }
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
+    type Network = Network;
+
+    async fn new_client(&mut self, target: u64, _node: &EmptyNode) -> Network {
+        self.network(target, false)
+    }
+
+    /// Heartbeats are calls: on the control connection they never wait behind entries.
+    async fn new_heartbeat_client(&mut self, target: u64, _node: &EmptyNode) -> Network {
+        self.network(target, true)
+    }
+}
+
+/// The way to one peer.
+pub(crate) struct Network {
+    target: NodeId,
+    transport: Arc<dyn Transport>,
+    runtime: Runtime,
+    /// Each append is a call of its own.
+    appends_by_call: bool,
+    /// An open append channel with nothing in flight, kept from one session to the next.
+    channel: Option<AppendChannel>,
+}
+
+/// openraft backs off after `Unreachable` and tries again at once after `Network`.
+pub(super) fn rpc_error(error: &TransportError) -> RPCError<TypeConfig> {
+    match error {
+        TransportError::Unreachable(_) => RPCError::Unreachable(Unreachable::new(error)),
+        TransportError::Broken(_) | TransportError::Timeout => RPCError::Network(NetworkError::new(error)),
+    }
+}
+
+pub(super) fn protocol_error(what: impl std::fmt::Display) -> RPCError<TypeConfig> {
+    RPCError::Unreachable(Unreachable::from_string(format!("peer answered nonsense: {what}")))
+}
+
+impl Network {
+    async fn call(&self, kind: PeerCallKind, message: PeerMessage, timeout: Duration) -> RpcResult<PeerMessage> {
+        call(&self.runtime, &*self.transport, self.target, kind, encode(message), timeout).await
+    }
+
+    async fn open(&mut self) -> RpcResult<AppendChannel> {
+        if let Some(channel) = self.channel.take()
+            && !channel.requests.is_closed()
+        {
+            return Ok(channel);
+        }
+        match self.runtime.timeout(OPEN_TIMEOUT, self.transport.open_append(self.target)).await {
+            Ok(opened) => opened.map_err(|error| rpc_error(&error)),
+            Err(_) => Err(RPCError::Unreachable(Unreachable::new(&TransportError::Timeout))),
+        }
+    }
+}
+
+/// One call. The transport is given the time-out and held to it.
+async fn call(
+    runtime: &Runtime,
+    transport: &dyn Transport,
+    target: NodeId,
+    kind: PeerCallKind,
+    body: Bytes,
+    timeout: Duration,
+) -> RpcResult<PeerMessage> {
+    let answer = match runtime.timeout(timeout, transport.call(target, kind, body, timeout)).await {
+        Ok(answer) => answer.map_err(|error| rpc_error(&error))?,
+        Err(_) => return Err(rpc_error(&TransportError::Timeout)),
+    };
+    decode(answer).map_err(protocol_error)
+}
+
+impl RaftNetworkV2<TypeConfig> for Network {
+    type SnapshotData = Bytes;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> RpcResult<AppendEntriesResponse<TypeConfig>> {
+        match self.call(PeerCallKind::Heartbeat, PeerMessage::AppendRequest(request), option.hard_ttl()).await? {
+            PeerMessage::AppendResponse(result) => Ok(AppendEntriesResponse::from(result)),
+            _ => Err(protocol_error("another message than an append response")),
+        }
+    }
+
+    fn stream_append<'s, S>(&'s mut self, input: S, option: RPCOption) -> BoxFuture<'s, RpcResult<Responses<'s>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        if self.appends_by_call {
+            let timeout = option.hard_ttl();
+            let network: &'s Network = self;
+            let responses = input.then(move |request| async move {
+                let message = PeerMessage::AppendRequest(request);
+                match network.call(PeerCallKind::Heartbeat, message, timeout).await? {
+                    PeerMessage::AppendResponse(result) => Ok(result),
+                    _ => Err(protocol_error("another message than an append response")),
+                }
+            });
+            return Box::pin(async move { Ok(responses.boxed()) });
+        }
+        Box::pin(async move {
+            let channel = self.open().await?;
+            let stream = AppendStream::start(&self.runtime, channel, input);
+            let kept = &mut self.channel;
+            let session = futures::stream::unfold((stream, kept), |(mut stream, kept)| async move {
+                let next = stream.next().await;
+                if next.is_none() {
+                    *kept = stream.into_idle_channel();
+                    return None;
+                }
+                next.map(|response| (response, (stream, kept)))
+            });
+            Ok(session.boxed())
+        })
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> RpcResult<VoteResponse<TypeConfig>> {
+        match self.call(PeerCallKind::Vote, PeerMessage::VoteRequest(request), option.hard_ttl()).await? {
+            PeerMessage::VoteResponse(response) => Ok(response),
+            _ => Err(protocol_error("another message than a vote response")),
+        }
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> RpcResult<VoteResponse<TypeConfig>> {
+        match self.call(PeerCallKind::PreVote, PeerMessage::VoteRequest(request), option.hard_ttl()).await? {
+            PeerMessage::VoteResponse(response) => Ok(response),
+            _ => Err(protocol_error("another message than a vote response")),
+        }
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: SnapshotOf<TypeConfig, Bytes>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let message = PeerMessage::SnapshotRequest { vote, meta: snapshot.meta, state: snapshot.snapshot };
+        match select(cancel, self.call(PeerCallKind::Snapshot, message, option.hard_ttl())).await {
+            Either::Left(closed) => Err(closed.into()),
+            Either::Right(answer) => match answer? {
+                PeerMessage::SnapshotResponse(vote) => Ok(SnapshotResponse::new(vote)),
+                _ => Err(protocol_error("another message than a snapshot response").into()),
+            },
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> RpcResult<TransferLeaderResponse<TypeConfig>> {
+        match self.call(PeerCallKind::TransferLeader, PeerMessage::TransferRequest(request), option.hard_ttl()).await? {
+            PeerMessage::TransferResponse(response) => Ok(response),
+            _ => Err(protocol_error("another message than a transfer response")),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What replicas say to each other, as bytes; drawn in `docs/formats/peer-wire.md`.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use openraft::alias::{SnapshotMetaOf, StoredMembershipOf};
+use openraft::raft::{
+    AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+
+use super::membership::{decode_membership, encode_membership};
+use super::type_config::{Entry, LogId, TypeConfig, Vote, to_entry, to_record};
+use crate::fields::{FieldError, FieldReader, u32_at};
+use crate::ids::EntryId;
+use crate::segment::{Record, RecordKind};
+
+const MAGIC: [u8; 4] = *b"FLPW";
+const VERSION: u8 = 1;
+const HEADER_BYTES: usize = 16;
+/// The part of the header that the checksum covers begins here, behind the magic and the checksum itself.
+const COVERED_FROM: usize = 8;
+
+/// One message between replicas.
+pub(crate) enum PeerMessage {
+    AppendRequest(AppendEntriesRequest<TypeConfig>),
+    AppendResponse(StreamAppendResult<TypeConfig>),
+    VoteRequest(VoteRequest<TypeConfig>),
+    VoteResponse(VoteResponse<TypeConfig>),
+    TransferRequest(TransferLeaderRequest<TypeConfig>),
+    TransferResponse(TransferLeaderResponse<TypeConfig>),
+    SnapshotRequest { vote: Vote, meta: SnapshotMetaOf<TypeConfig>, state: Bytes },
+    SnapshotResponse(Vote),
+}
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("frame of {0} bytes is too short")]
+    Short(usize),
+    #[error("magic of a peer frame is missing")]
+    Magic,
+    #[error("frame has version {0}, this program speaks version {VERSION}")]
+    Version(u8),
+    #[error("header says {said} bytes follow, there are {found}")]
+    Length { said: u32, found: usize },
+    #[error("frame does not match its checksum")]
+    Checksum,
+    #[error("frame of kind {0} is not known")]
+    Kind(u8),
+    #[error(transparent)]
+    Fields(#[from] FieldError),
+}
+
+impl PeerMessage {
+    fn kind(&self) -> u8 {
+        match self {
+            PeerMessage::AppendRequest(_) => 1,
+            PeerMessage::AppendResponse(_) => 2,
+            PeerMessage::VoteRequest(_) => 3,
+            PeerMessage::VoteResponse(_) => 4,
+            PeerMessage::TransferRequest(_) => 5,
+            PeerMessage::TransferResponse(_) => 6,
+            PeerMessage::SnapshotRequest { .. } => 7,
+            PeerMessage::SnapshotResponse(_) => 8,
+        }
+    }
+}
+
+/// A whole frame. Payloads are copied here, once.
+pub(crate) fn encode(message: PeerMessage) -> Bytes {
+    let kind = message.kind();
+    let mut frame = BytesMut::with_capacity(HEADER_BYTES + size_hint(&message));
+    frame.put_slice(&MAGIC);
+    frame.put_u32_le(0);
+    frame.put_u8(VERSION);
+    frame.put_u8(kind);
+    frame.put_u16_le(0);
+    frame.put_u32_le(0);
+    put_body(&mut frame, message);
+    let body_bytes = u32::try_from(frame.len() - HEADER_BYTES).expect("requests are bounded far below 4 GiB");
+    frame[12..16].copy_from_slice(&body_bytes.to_le_bytes());
+    let crc = crc32c::crc32c(&frame[COVERED_FROM..]);
+    frame[4..8].copy_from_slice(&crc.to_le_bytes());
+    frame.freeze()
+}
+
+/// The message in a whole frame; payloads stay in the frame's memory.
+pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
+    if frame.len() < HEADER_BYTES {
+        return Err(WireError::Short(frame.len()));
+    }
+    if frame[..4] != MAGIC {
+        return Err(WireError::Magic);
+    }
+    if frame[8] != VERSION {
+        return Err(WireError::Version(frame[8]));
+    }
+    let said = u32_at(&frame, 12);
+    let found = frame.len() - HEADER_BYTES;
+    if said as usize != found {
+        return Err(WireError::Length { said, found });
+    }
+    if u32_at(&frame, 4) != crc32c::crc32c(&frame[COVERED_FROM..]) {
+        return Err(WireError::Checksum);
+    }
+    let kind = frame[9];
+    let mut body = FieldReader::new(frame.slice(HEADER_BYTES..));
+    let message = match kind {
+        1 => PeerMessage::AppendRequest(get_append_request(&mut body)?),
+        2 => PeerMessage::AppendResponse(get_append_response(&mut body)?),
+        3 => PeerMessage::VoteRequest(VoteRequest {
+            vote: get_vote(&mut body)?,
+            last_log_id: get_log_id(&mut body)?,
+            leadership_transfer: body.flag("leadership transfer")?,
+        }),
+        4 => PeerMessage::VoteResponse(VoteResponse {
+            vote: get_vote(&mut body)?,
+            last_log_id: get_log_id(&mut body)?,
+            vote_granted: body.flag("vote granted")?,
+        }),
+        5 => PeerMessage::TransferRequest(TransferLeaderRequest::new(
+            get_vote(&mut body)?,
+            body.u64()?,
+            get_log_id(&mut body)?,
+        )),
+        6 => PeerMessage::TransferResponse(get_transfer_response(&mut body)?),
+        7 => get_snapshot_request(&mut body)?,
+        8 => PeerMessage::SnapshotResponse(get_vote(&mut body)?),
+        unknown => return Err(WireError::Kind(unknown)),
+    };
+    body.finish()?;
+    Ok(message)
+}
+
+/// What an entry takes besides its payload: term, index, kind, length.
+const ENTRY_BYTES: usize = 8 + 8 + 1 + 4;
+/// Room for all the small fields of any message.
+const SMALL_BYTES: usize = 128;
+
+fn size_hint(message: &PeerMessage) -> usize {
+    SMALL_BYTES
+        + match message {
+            PeerMessage::AppendRequest(request) => request.entries.iter().map(entry_hint).sum(),
+            PeerMessage::SnapshotRequest { state, .. } => state.len() + SMALL_BYTES,
+            _ => 0,
+        }
+}
+
+fn entry_hint(entry: &Entry) -> usize {
+    ENTRY_BYTES
+        + match &entry.payload {
+            openraft::EntryPayload::Normal(proposal) => proposal.0.len(),
+            openraft::EntryPayload::Blank => 0,
+            openraft::EntryPayload::Membership(_) => SMALL_BYTES,
+        }
+}
+
+fn put_body(frame: &mut BytesMut, message: PeerMessage) {
+    match message {
+        PeerMessage::AppendRequest(request) => {
+            put_vote(frame, &request.vote);
+            put_log_id(frame, request.prev_log_id.as_ref());
+            put_log_id(frame, request.leader_commit.as_ref());
+            frame.put_u32_le(u32::try_from(request.entries.len()).expect("requests hold at most some hundred entries"));
+            for entry in request.entries {
+                let record = to_record(entry);
+                frame.put_u64_le(record.id.term.0);
+                frame.put_u64_le(record.id.index.0);
+                frame.put_u8(record.kind as u8);
+                put_bytes(frame, &record.payload);
+            }
+        }
+        PeerMessage::AppendResponse(Ok(matching)) => {
+            frame.put_u8(0);
+            put_log_id(frame, matching.as_ref());
+        }
+        PeerMessage::AppendResponse(Err(StreamAppendError::Conflict(at))) => {
+            frame.put_u8(1);
+            put_log_id(frame, Some(&at));
+        }
+        PeerMessage::AppendResponse(Err(StreamAppendError::HigherVote(vote))) => {
+            frame.put_u8(2);
+            put_vote(frame, &vote);
+        }
+        PeerMessage::VoteRequest(request) => {
+            put_vote(frame, &request.vote);
+            put_log_id(frame, request.last_log_id.as_ref());
+            frame.put_u8(request.leadership_transfer.into());
+        }
+        PeerMessage::VoteResponse(response) => {
+            put_vote(frame, &response.vote);
+            put_log_id(frame, response.last_log_id.as_ref());
+            frame.put_u8(response.vote_granted.into());
+        }
+        PeerMessage::TransferRequest(request) => {
+            put_vote(frame, request.from_leader());
+            frame.put_u64_le(*request.to_node_id());
+            put_log_id(frame, request.last_log_id());
+        }
+        PeerMessage::TransferResponse(Ok(())) => frame.put_u8(0),
+        PeerMessage::TransferResponse(Err(TransferLeaderError::VoteChanged { expected, actual })) => {
+            frame.put_u8(1);
+            put_vote(frame, &expected);
+            put_vote(frame, &actual);
+        }
+        PeerMessage::TransferResponse(Err(TransferLeaderError::LogNotFlushed { expected, actual })) => {
+            frame.put_u8(2);
+            put_log_id(frame, expected.as_ref());
+            put_log_id(frame, actual.as_ref());
+        }
+        PeerMessage::SnapshotRequest { vote, meta, state } => {
+            put_vote(frame, &vote);
+            put_log_id(frame, meta.last_log_id.as_ref());
+            put_log_id(frame, meta.last_membership.log_id().as_ref());
+            put_bytes(frame, &encode_membership(meta.last_membership.membership()));
+            put_bytes(frame, &state);
+        }
+        PeerMessage::SnapshotResponse(vote) => put_vote(frame, &vote),
+    }
+}
+
+fn put_bytes(frame: &mut BytesMut, bytes: &[u8]) {
+    frame.put_u32_le(u32::try_from(bytes.len()).expect("fields are bounded far below 4 GiB"));
+    frame.put_slice(bytes);
+}
+
+fn put_vote(frame: &mut BytesMut, vote: &Vote) {
+    frame.put_u64_le(vote.leader_id().term);
+    frame.put_u64_le(vote.leader_id().voted_for);
+    frame.put_u8(vote.is_committed().into());
+}
+
+fn put_log_id(frame: &mut BytesMut, id: Option<&LogId>) {
+    frame.put_u8(id.is_some().into());
+    if let Some(id) = id {
+        frame.put_u64_le(id.committed_leader_id().term);
+        frame.put_u64_le(id.index());
+    }
+}
+
+fn get_bytes(body: &mut FieldReader) -> Result<Bytes, FieldError> {
+    let len = body.u32()? as usize;
+    body.take(len)
+}
+
+fn get_vote(body: &mut FieldReader) -> Result<Vote, FieldError> {
+    let (term, node) = (body.u64()?, body.u64()?);
+    Ok(if body.flag("vote committed")? { Vote::new_committed(term, node) } else { Vote::new(term, node) })
+}
+
+fn get_log_id(body: &mut FieldReader) -> Result<Option<LogId>, FieldError> {
+    if !body.flag("log id")? {
+        return Ok(None);
+    }
+    let (term, index) = (body.u64()?, body.u64()?);
+    Ok(Some(LogId::new_term_index(term, index)))
+}
+
+fn get_append_request(body: &mut FieldReader) -> Result<AppendEntriesRequest<TypeConfig>, FieldError> {
+    let vote = get_vote(body)?;
+    let prev_log_id = get_log_id(body)?;
+    let leader_commit = get_log_id(body)?;
+    let count = body.u32()? as usize;
+    // A lying count must not reserve memory that the frame could never fill.
+    let mut entries = Vec::with_capacity(count.min(body.left() / ENTRY_BYTES));
+    for _ in 0..count {
+        let id = EntryId::new(body.u64()?, body.u64()?);
+        let code = body.u8()?;
+        let kind = RecordKind::from_code(code).ok_or(FieldError::Unknown { name: "entry kind", value: code.into() })?;
+        entries.push(to_entry(Record { id, kind, payload: get_bytes(body)? })?);
+    }
+    Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
+}
+
+fn get_append_response(body: &mut FieldReader) -> Result<StreamAppendResult<TypeConfig>, FieldError> {
+    match body.u8()? {
+        0 => Ok(Ok(get_log_id(body)?)),
+        1 => {
+            let at = get_log_id(body)?.ok_or(FieldError::Unknown { name: "conflict", value: 0 })?;
+            Ok(Err(StreamAppendError::Conflict(at)))
+        }
+        2 => Ok(Err(StreamAppendError::HigherVote(get_vote(body)?))),
+        value => Err(FieldError::Unknown { name: "append result", value: value.into() }),
+    }
+}
+
+fn get_transfer_response(body: &mut FieldReader) -> Result<TransferLeaderResponse<TypeConfig>, FieldError> {
+    match body.u8()? {
+        0 => Ok(Ok(())),
+        1 => Ok(Err(TransferLeaderError::VoteChanged { expected: get_vote(body)?, actual: get_vote(body)? })),
+        2 => Ok(Err(TransferLeaderError::LogNotFlushed { expected: get_log_id(body)?, actual: get_log_id(body)? })),
+        value => Err(FieldError::Unknown { name: "transfer result", value: value.into() }),
+    }
+}
+
+fn get_snapshot_request(body: &mut FieldReader) -> Result<PeerMessage, FieldError> {
+    let vote = get_vote(body)?;
+    let last_log_id = get_log_id(body)?;
+    let members_at = get_log_id(body)?;
+    let members = decode_membership(get_bytes(body)?)?;
+    let last_membership = StoredMembershipOf::<TypeConfig>::new(members_at, members);
+    let meta = SnapshotMetaOf::<TypeConfig> { last_log_id, last_membership };
+    Ok(PeerMessage::SnapshotRequest { vote, meta, state: get_bytes(body)? })
+}

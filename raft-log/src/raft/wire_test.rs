@@ -1,0 +1,149 @@
+//! Peer messages survive the wire, and nothing a peer sends makes a replica panic.
+
+use bytes::Bytes;
+use openraft::EntryPayload;
+use openraft::alias::{SnapshotMetaOf, StoredMembershipOf};
+use openraft::raft::{
+    AppendEntriesRequest, StreamAppendError, TransferLeaderError, TransferLeaderRequest, VoteRequest, VoteResponse,
+};
+use proptest::prelude::*;
+
+use super::membership::Members;
+use super::type_config::{Entry, LogId, Proposal, Vote};
+use super::wire::{PeerMessage, WireError, decode, encode};
+
+fn log_id() -> impl Strategy<Value = LogId> {
+    any::<(u64, u64)>().prop_map(|(term, index)| LogId::new_term_index(term, index))
+}
+
+fn vote() -> impl Strategy<Value = Vote> {
+    any::<(u64, u64, bool)>().prop_map(
+        |(term, node, committed)| {
+            if committed { Vote::new_committed(term, node) } else { Vote::new(term, node) }
+        },
+    )
+}
+
+fn members() -> Members {
+    Members::new_with_defaults(vec![[1, 2, 3].into()], [4])
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let payload = prop_oneof![
+        Just(EntryPayload::Blank),
+        Just(EntryPayload::Membership(members())),
+        prop::collection::vec(any::<u8>(), 0..100).prop_map(|bytes| EntryPayload::Normal(Proposal(Bytes::from(bytes)))),
+    ];
+    (log_id(), payload).prop_map(|(log_id, payload)| Entry { log_id, payload })
+}
+
+fn round_trip(message: PeerMessage) -> PeerMessage {
+    decode(encode(message)).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn append_requests_arrive_as_sent(
+        vote in vote(), prev_log_id in prop::option::of(log_id()), leader_commit in prop::option::of(log_id()),
+        entries in prop::collection::vec(entry(), 0..5),
+    ) {
+        let request = AppendEntriesRequest { vote, prev_log_id, entries, leader_commit };
+        let PeerMessage::AppendRequest(arrived) = round_trip(PeerMessage::AppendRequest(request.clone())) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!(arrived.vote, request.vote);
+        prop_assert_eq!(arrived.prev_log_id, request.prev_log_id);
+        prop_assert_eq!(arrived.leader_commit, request.leader_commit);
+        prop_assert_eq!(arrived.entries, request.entries);
+    }
+
+    #[test]
+    fn answers_arrive_as_sent(vote in vote(), id in log_id(), maybe in prop::option::of(log_id()), flag: bool) {
+        for result in [Ok(maybe), Err(StreamAppendError::Conflict(id)), Err(StreamAppendError::HigherVote(vote))] {
+            let PeerMessage::AppendResponse(arrived) = round_trip(PeerMessage::AppendResponse(result.clone())) else {
+                panic!("another message arrived")
+            };
+            prop_assert_eq!(arrived, result);
+        }
+        for result in [
+            Ok(()),
+            Err(TransferLeaderError::VoteChanged { expected: vote, actual: vote }),
+            Err(TransferLeaderError::LogNotFlushed { expected: maybe, actual: Some(id) }),
+        ] {
+            let PeerMessage::TransferResponse(arrived) = round_trip(PeerMessage::TransferResponse(result.clone())) else {
+                panic!("another message arrived")
+            };
+            prop_assert_eq!(arrived, result);
+        }
+        let response = VoteResponse { vote, vote_granted: flag, last_log_id: maybe };
+        let PeerMessage::VoteResponse(arrived) = round_trip(PeerMessage::VoteResponse(response.clone())) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!(arrived, response);
+        let PeerMessage::SnapshotResponse(arrived) = round_trip(PeerMessage::SnapshotResponse(vote)) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!(arrived, vote);
+    }
+
+    #[test]
+    fn other_requests_arrive_as_sent(
+        vote in vote(), maybe in prop::option::of(log_id()), node: u64, flag: bool,
+        state in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let request = VoteRequest { vote, last_log_id: maybe, leadership_transfer: flag };
+        let PeerMessage::VoteRequest(arrived) = round_trip(PeerMessage::VoteRequest(request.clone())) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!(arrived, request);
+        let request = TransferLeaderRequest::new(vote, node, maybe);
+        let PeerMessage::TransferRequest(arrived) = round_trip(PeerMessage::TransferRequest(request.clone())) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!(arrived, request);
+        let sent = SnapshotMetaOf::<super::TypeConfig> {
+            last_log_id: maybe,
+            last_membership: StoredMembershipOf::<super::TypeConfig>::new(maybe, members()),
+        };
+        let state = Bytes::from(state);
+        let request = PeerMessage::SnapshotRequest { vote, meta: sent.clone(), state: state.clone() };
+        let PeerMessage::SnapshotRequest { vote: arrived_vote, meta, state: arrived } = round_trip(request) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!((arrived_vote, meta, arrived), (vote, sent, state));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed(entries in prop::collection::vec(entry(), 0..3), place: prop::sample::Index) {
+        let request = AppendEntriesRequest { vote: Vote::new(1, 2), prev_log_id: None, entries, leader_commit: None };
+        let mut frame = encode(PeerMessage::AppendRequest(request)).to_vec();
+        let bit = place.index(frame.len() * 8);
+        frame[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(decode(frame.into()).is_err());
+    }
+
+    /// The checksum is set right, so that the fields themselves are reached.
+    #[test]
+    fn arbitrary_bodies_never_panic(kind in 0..12_u8, body in prop::collection::vec(any::<u8>(), 0..120)) {
+        let mut frame = Vec::from(*b"FLPW");
+        frame.extend_from_slice(&[0; 4]);
+        frame.extend_from_slice(&[1, kind, 0, 0]);
+        frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        frame.extend_from_slice(&body);
+        let crc = crc32c::crc32c(&frame[8..]);
+        frame[4..8].copy_from_slice(&crc.to_le_bytes());
+        let _ = decode(frame.into());
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        prop_assert!(decode(bytes.into()).is_err());
+    }
+}
+
+#[test]
+fn a_later_version_is_told_apart_from_nonsense() {
+    let mut frame = encode(PeerMessage::SnapshotResponse(Vote::new(1, 2))).to_vec();
+    frame[8] = 2;
+    assert_eq!(decode(frame.into()).err(), Some(WireError::Version(2)));
+}

@@ -1,0 +1,313 @@
+//! Opening a log. Every start is a crash start; there is no other path.
+//!
+//! ```text
+//! lock ─▶ identity ─▶ vote and marks ─▶ order the segments ─▶ scan them ─▶ cut the torn tail, zero what is behind it
+//!      ─▶ drop overridden and purged files ─▶ sync what the last process may not have
+//! ```
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, RwLock};
+
+use flotilla_runtime::Runtime;
+
+use crate::background::Background;
+use crate::disk::Disk;
+use crate::failure::Failure;
+use crate::flusher::{Durable, Flusher};
+use crate::identity;
+use crate::ids::{EntryId, next_index};
+use crate::log_files::{LogFiles, PREPARED_FILE, Tail, first_header, make_segment_file, name_segment};
+use crate::log_state::LogState;
+use crate::log_view::Shared;
+use crate::room::Room;
+use crate::segment::{
+    Check, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, identity_hash, parse_segment_name, scan_segment,
+};
+use crate::tail_cache::TailCache;
+use crate::term_runs::TermRuns;
+use crate::vote_and_marks::{TailFloor, VoteAndMarks};
+use crate::{Corruption, LogConfig, LogIndex, OpenError};
+
+const LOCK_FILE: &str = "lock";
+/// What is behind a torn tail is looked at and zeroed in pieces of this many bytes.
+const ZERO_BYTES: u64 = 1 << 20;
+
+/// Opens the log of `config.dir`, founding it if there is none. Blocks; to be called where that is allowed.
+pub(crate) fn open_log(
+    config: &LogConfig,
+    disk: Arc<dyn Disk>,
+    runtime: &Runtime,
+    failure: Failure,
+) -> Result<LogFiles, OpenError> {
+    let dir = &config.dir;
+    disk.create_dir_all(dir).map_err(io_at(dir))?;
+    let lock_path = dir.join(LOCK_FILE);
+    let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.clone() },
+        _ => OpenError::Io { path: lock_path.clone(), source: error },
+    })?;
+    identity::claim(&*disk, config)?;
+    let names = disk.list(dir).map_err(io_at(dir))?;
+    let named: Vec<_> = names.iter().filter_map(|name| Some((parse_segment_name(name)?, name))).collect();
+    let marks = VoteAndMarks::open(&*disk, dir, !named.is_empty())?;
+    tracing::info!(
+        dir = %dir.display(), vote = ?marks.vote(), purged = ?marks.purged(), committed = ?marks.committed(),
+        segments = named.len(), "log directory found"
+    );
+    if named.is_empty() && (marks.vote().is_some() || marks.purged().is_some() || marks.committed().is_some()) {
+        let what = "there are no segments although the replica voted or purged".to_owned();
+        return Err(Corruption { path: dir.clone(), offset: 0, what }.into());
+    }
+
+    let room = Room::new(config.data_bytes_max, config.disk_free_bytes_min);
+    let identity = identity_hash(&config.cluster, &config.group);
+    let mut segments = Vec::new();
+    for ((sequence, first), name) in named {
+        segments.push(open_segment(&*disk, dir.join(name), identity, sequence, first)?);
+    }
+    let mut recovery = Recovery { disk: &*disk, dir, room: &room, terms: TermRuns::default(), last: marks.purged() };
+    let mut live = recovery.recover(segments, &marks)?;
+    let next_sequence = live.last().map_or(1, |segment| segment.header.sequence + 1);
+    let mut prepared = recovery.take_prepared(&names, config.segment_bytes)?;
+    let purged = marks.purged();
+    let tail_fits = live.last().is_some_and(|tail| tail.end >= next_index(purged));
+    if !tail_fits {
+        // A new log, or a crash between the purge of everything and the file behind the mark.
+        let header = first_header(identity, next_sequence, config.segment_bytes, purged);
+        let path = dir.join(header.file_name());
+        let file = match prepared.take() {
+            Some(file) => file,
+            None => make_segment_file(&*disk, dir, config.segment_bytes).map_err(io_at(&path))?,
+        };
+        name_segment(&*disk, dir, &*file, &header).map_err(io_at(&path))?;
+        room.file_added(file.len());
+        recovery.remove(live.drain(..))?;
+        live.push(Segment::new(path, file, header));
+    }
+    if let Some(file) = &prepared {
+        room.file_added(file.len());
+    }
+    let Recovery { terms, last, .. } = recovery;
+    let tail = live.last().expect("a tail was found or made");
+    let floor = TailFloor { sequence: tail.header.sequence, position: tail.position };
+    let tail = Tail {
+        sequence: floor.sequence,
+        path: tail.path.clone(),
+        file: tail.file.clone(),
+        position: tail.position,
+        prepared,
+    };
+    let state = LogState { segments: live, terms, purged, last, cache: TailCache::new(config.tail_cache_bytes) };
+    tracing::info!(first = %state.start(), end = %state.end(), last = ?last, segments = state.segments.len(), "log recovered");
+    let shared = Arc::new(Shared {
+        state: RwLock::new(state),
+        marks: Mutex::new(marks),
+        flusher: Flusher::start(runtime, failure.clone(), Durable { floor, last }),
+        failure,
+        room,
+        background: Background::default(),
+        lock: Mutex::new(Some(lock)),
+    });
+    Ok(LogFiles::new(shared, disk, dir.clone(), runtime.clone(), identity, config.segment_bytes, tail))
+}
+
+fn io_at(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Io { path, source }
+}
+
+fn corrupt(path: &Path, offset: u64, what: String) -> OpenError {
+    Corruption { path: path.to_owned(), offset, what }.into()
+}
+
+/// Opens one file and checks its header. The header was durable before the file got its name, so it must be sound.
+fn open_segment(
+    disk: &dyn Disk,
+    path: PathBuf,
+    identity: u64,
+    sequence: u64,
+    first: LogIndex,
+) -> Result<Segment, OpenError> {
+    let file = disk.open(&path).map_err(io_at(&path))?;
+    if file.len() < SEGMENT_HEADER_BYTES {
+        return Err(corrupt(&path, 0, format!("segment of {} bytes has no header", file.len())));
+    }
+    let page = file.read_at(0, SEGMENT_HEADER_BYTES as usize).map_err(io_at(&path))?;
+    let header = SegmentHeader::decode(&page).map_err(|what| corrupt(&path, 0, what))?;
+    if header.identity != identity {
+        return Err(corrupt(&path, 0, "segment is of another cluster or group".to_owned()));
+    }
+    if (header.sequence, header.first) != (sequence, first) {
+        return Err(corrupt(&path, 0, format!("header says {}", header.file_name())));
+    }
+    if header.segment_bytes != file.len() {
+        return Err(corrupt(&path, 0, format!("header says {} bytes, file has {}", header.segment_bytes, file.len())));
+    }
+    Ok(Segment::new(path, file, header))
+}
+
+struct Recovery<'a> {
+    disk: &'a dyn Disk,
+    dir: &'a Path,
+    room: &'a Room,
+    terms: TermRuns,
+    last: Option<EntryId>,
+}
+
+impl Recovery<'_> {
+    /// The segments that still stand for something, scanned; `segments` comes in the order of sequence.
+    fn recover(&mut self, segments: Vec<Segment>, marks: &VoteAndMarks) -> Result<Vec<Segment>, OpenError> {
+        let start = next_index(marks.purged());
+        let total = segments.len();
+        let mut waiting: VecDeque<Segment> = segments.into();
+        let mut live: Vec<Segment> = Vec::new();
+        let mut gone: Vec<Segment> = Vec::new();
+        while let Some(mut segment) = waiting.pop_front() {
+            // Later files override from their first index on.
+            let end = waiting.iter().map(|later| later.header.first).min();
+            if end.is_some_and(|end| end <= segment.header.first || end <= start) {
+                gone.push(segment);
+                continue;
+            }
+            self.check_continuity(&live, &segment, marks)?;
+            match end {
+                Some(end) => self.scan_sealed(&mut segment, end)?,
+                None => {
+                    let floor = marks.floor_of(segment.header.sequence);
+                    self.scan_tail(&mut segment, floor)?;
+                }
+            }
+            self.room.file_added(segment.file.len());
+            live.push(segment);
+        }
+        if let Some(tail) = live.last()
+            && tail.end > start
+        {
+            self.terms.purge(start);
+        } else {
+            self.terms = TermRuns::default();
+            self.last = marks.purged();
+        }
+        tracing::info!(found = total, live = live.len(), overridden_or_purged = gone.len(), "segments scanned");
+        gone.iter().for_each(|segment| self.room.file_added(segment.file.len()));
+        self.remove(gone)?;
+        Ok(live)
+    }
+
+    /// A segment must begin right behind the log so far and know the entry before it.
+    fn check_continuity(&self, live: &[Segment], segment: &Segment, marks: &VoteAndMarks) -> Result<(), OpenError> {
+        let first = segment.header.first;
+        let expected = match live.last() {
+            Some(before) => before.end,
+            // The files in front may be gone as far as the purge mark.
+            None => first.min(next_index(marks.purged())),
+        };
+        if first != expected {
+            return Err(corrupt(&segment.path, 0, format!("entries from {expected} to {first} are missing")));
+        }
+        if !live.is_empty() && segment.header.previous != self.last {
+            let what = format!("entry before it is {:?}, header says {:?}", self.last, segment.header.previous);
+            return Err(corrupt(&segment.path, 0, what));
+        }
+        Ok(())
+    }
+
+    /// Sealed segments were durable when the next one was made: whatever is wrong there is damage.
+    fn scan_sealed(&mut self, segment: &mut Segment, end: LogIndex) -> Result<(), OpenError> {
+        let wrong = self.scan(segment, Some(end), Check::Headers)?;
+        if segment.end != end {
+            let what = wrong.unwrap_or_else(|| "file ends".to_owned());
+            let what = format!("sealed segment stops at entry {} of {end}: {what}", segment.end);
+            return Err(corrupt(&segment.path, segment.position, what));
+        }
+        Ok(())
+    }
+
+    /// The last segment may end in the middle of a write: everything from the first unsound record on is cut and zeroed.
+    fn scan_tail(&mut self, segment: &mut Segment, floor: u64) -> Result<(), OpenError> {
+        let wrong = self.scan(segment, None, Check::Checksums)?;
+        if segment.position < floor {
+            let what = wrong.unwrap_or_else(|| "file ends".to_owned());
+            let what = format!("bytes before {floor} were durable, but entry {} is damaged: {what}", segment.end);
+            return Err(corrupt(&segment.path, segment.position, what));
+        }
+        let io = io_at(&segment.path);
+        let zeroed = zero_from(segment).and_then(|zeroed| {
+            // The last process may have been killed between a write and its sync.
+            segment.file.sync_data()?;
+            Ok(zeroed)
+        });
+        let zeroed = zeroed.map_err(io)?;
+        tracing::info!(
+            file = %segment.path.display(), end = %segment.end, position = segment.position, zeroed_bytes = zeroed,
+            torn = wrong.filter(|what| what != "no record"), "tail segment scanned"
+        );
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        segment: &mut Segment,
+        end: Option<LogIndex>,
+        check: Check,
+    ) -> Result<Option<String>, OpenError> {
+        self.terms.truncate(segment.header.first);
+        self.last = segment.header.previous;
+        let (terms, last) = (&mut self.terms, &mut self.last);
+        let path = segment.path.clone();
+        scan_segment(segment, end, check, |id| {
+            terms.push(id);
+            *last = Some(id);
+        })
+        .map_err(io_at(&path))
+    }
+
+    fn remove(&self, segments: impl IntoIterator<Item = Segment>) -> Result<(), OpenError> {
+        for segment in segments {
+            self.disk.remove(&segment.path).map_err(io_at(&segment.path))?;
+            self.room.file_removed(segment.file.len());
+        }
+        // Also for the names that the last process may not have synced.
+        self.disk.sync_dir(self.dir).map_err(io_at(self.dir))
+    }
+
+    /// A file prepared by the last process is used if it is whole and untouched, else removed.
+    fn take_prepared(
+        &self,
+        names: &[String],
+        segment_bytes: u64,
+    ) -> Result<Option<Arc<dyn crate::DiskFile>>, OpenError> {
+        if !names.iter().any(|name| name == PREPARED_FILE) {
+            return Ok(None);
+        }
+        let path = self.dir.join(PREPARED_FILE);
+        let file = self.disk.open(&path).map_err(io_at(&path))?;
+        if file.len() == segment_bytes {
+            let page = file.read_at(0, SEGMENT_HEADER_BYTES as usize).map_err(io_at(&path))?;
+            if page.iter().all(|byte| *byte == 0) {
+                return Ok(Some(file));
+            }
+        }
+        self.disk.remove(&path).map_err(io_at(&path))?;
+        Ok(None)
+    }
+}
+
+/// Zeroes what is not zero behind the segment's last record, so that nothing there can ever pass for a record again.
+fn zero_from(segment: &Segment) -> io::Result<u64> {
+    let mut zeroed = 0;
+    let mut position = segment.position;
+    while position < segment.file.len() {
+        let piece = (segment.file.len() - position).min(ZERO_BYTES);
+        let len = usize::try_from(piece).expect("a piece is at most 1 MiB");
+        let is_zero = segment.file.read_at(position, len)?.iter().all(|byte| *byte == 0);
+        if !is_zero {
+            segment.file.write_at(position, &vec![0; len])?;
+            zeroed += piece;
+        }
+        position += piece;
+    }
+    Ok(zeroed)
+}

@@ -1,0 +1,402 @@
+//! The face of the crate: one handle to propose to, read from and watch a replicated log.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_runtime::{Runtime, Task};
+use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
+use openraft::{EmptyNode, Raft, ReadPolicy};
+use tokio::sync::mpsc;
+
+use crate::checkpoint_store::CheckpointStore;
+use crate::disk::Disk;
+use crate::failure::Failure;
+use crate::log_files::LogFiles;
+use crate::log_view::LogView;
+use crate::raft::{
+    LogRaft, LogStore, Machine, NetworkFactory, PeerMessage, Proposal, ReplyTo, TypeConfig, core_config, decode,
+    encode, serve_append,
+};
+use crate::recovery::open_log;
+use crate::segment::RecordKind;
+use crate::status_watch::StatusWatch;
+use crate::stopper::Stopper;
+use crate::{
+    LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, ProposeError, ReadError, Role, ServeError,
+    StateMachine, Term, TransferError, Transport,
+};
+
+/// Followers that were told of their leader's end campaign one after the other, this far apart: two at once would split
+/// the vote and wait for a whole time-out. It must cover a round of votes with its syncs.
+const GONE_STEP_MS: u64 = 50;
+
+/// A committed and applied proposal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied<O> {
+    /// Its place in the log.
+    pub index: LogIndex,
+    /// The term it was proposed in.
+    pub term: Term,
+    /// What the state machine answered.
+    pub output: O,
+}
+
+/// One entry of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Its place.
+    pub index: LogIndex,
+    /// The term it was proposed in.
+    pub term: Term,
+    /// The proposal's bytes, shared with the file they are in.
+    pub payload: Bytes,
+}
+
+/// A handle to a replica's log; cheap to clone. `O` is the state machine's output.
+///
+/// When the last handle is dropped the replica stops taking part and lets its directory go, in the background.
+pub struct ReplicatedLog<O: Send + 'static> {
+    inner: Arc<Inner>,
+    output: PhantomData<fn() -> O>,
+}
+
+struct Inner {
+    node: NodeId,
+    elect_on_peer_gone: bool,
+    payload_bytes_max: usize,
+    segment_bytes: u64,
+    dir: std::path::PathBuf,
+    disk: Arc<dyn Disk>,
+    runtime: Runtime,
+    raft: LogRaft,
+    view: LogView,
+    failure: Failure,
+    status: StatusWatch,
+    stopper: Stopper,
+    /// A hint that is being followed.
+    gone: Mutex<Option<Task<()>>>,
+}
+
+impl<O: Send + 'static> Clone for ReplicatedLog<O> {
+    fn clone(&self) -> Self {
+        ReplicatedLog { inner: self.inner.clone(), output: PhantomData }
+    }
+}
+
+impl<O: Send + 'static> std::fmt::Debug for ReplicatedLog<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReplicatedLog(node {})", self.inner.node)
+    }
+}
+
+impl<O: Send + 'static> ReplicatedLog<O> {
+    /// Opens (or founds) the log in `config.dir`, recovers it, restores `machine`, applies again what is known to be
+    /// committed, and takes part in the group.
+    ///
+    /// In a new directory the group is founded with `config.voters`; all voters of a new group must be given the same.
+    pub async fn open<M: StateMachine<Output = O>>(
+        config: LogConfig,
+        runtime: Runtime,
+        disk: Arc<dyn Disk>,
+        transport: Arc<dyn Transport>,
+        machine: M,
+    ) -> Result<ReplicatedLog<O>, OpenError> {
+        let problems = config.problems();
+        if !problems.is_empty() {
+            return Err(OpenError::Config(problems));
+        }
+        let core_config = Arc::new(core_config(&config)?);
+        let failure = Failure::default();
+        let (files, machine, machine_gone) = {
+            let (config, disk, runtime, failure) = (config.clone(), disk.clone(), runtime.clone(), failure.clone());
+            let work = runtime.clone();
+            work.blocking(move || {
+                let files = open_log(&config, disk.clone(), &runtime, failure)?;
+                let view = files.view();
+                let (checkpoints, newest) = CheckpointStore::open(disk, config.dir, runtime, view.clone())?;
+                let (machine, machine_gone) = Machine::open(machine, view, checkpoints, newest)?;
+                Ok::<_, OpenError>((files, machine, machine_gone))
+            })
+            .await?
+        };
+        let view = files.view();
+        let network = NetworkFactory::new(transport, runtime.clone());
+        let raft = Raft::new(config.node.0, core_config, network, LogStore::new(files), machine).await;
+        let raft: LogRaft = match raft {
+            Ok(raft) => raft,
+            Err(fatal) => {
+                view.close().await;
+                return Err(OpenError::Core(fatal.to_string()));
+            }
+        };
+        let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), machine_gone);
+        let lease = Duration::from_millis(config.timing.election_timeout_ms_max);
+        let status = StatusWatch::start(&runtime, &raft, config.node, lease, failure.clone(), stopper.is_stopping());
+        let inner = Inner {
+            node: config.node,
+            elect_on_peer_gone: config.elect_on_peer_gone,
+            payload_bytes_max: LogFiles::payload_bytes_max(config.segment_bytes),
+            segment_bytes: config.segment_bytes,
+            dir: config.dir.clone(),
+            disk,
+            runtime,
+            raft,
+            view,
+            failure,
+            status,
+            stopper,
+            gone: Mutex::new(None),
+        };
+        inner.found_group(&config).await?;
+        Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
+    }
+
+    /// Appends `payload`, replicates it, and resolves once it is applied here. With `term`, refuses unless this node
+    /// leads in exactly that term. Giving up waiting does not take the proposal back.
+    pub async fn propose(&self, payload: Bytes, term: Option<Term>) -> Result<Applied<O>, ProposeError> {
+        let inner = &*self.inner;
+        if inner.failure.is_set() || inner.stopper.has_begun() {
+            return Err(ProposeError::Stopped);
+        }
+        if payload.len() > inner.payload_bytes_max {
+            return Err(ProposeError::TooLarge {
+                bytes: payload.len() as u64,
+                bytes_max: inner.payload_bytes_max as u64,
+            });
+        }
+        let _claim = inner.claim_room(payload.len())?;
+        let (reply_to, reply) = ReplyTo::pair();
+        let mut write = inner.raft.write(Proposal(payload)).responder(reply_to);
+        if let Some(term) = term {
+            write = write.with_leader(openraft::vote::leader_id_std::CommittedLeaderId::new(term.0));
+        }
+        if write.await.is_err() {
+            return Err(ProposeError::Stopped);
+        }
+        match reply.await {
+            Ok(Ok(response)) => {
+                let (index, term) = (response.log_id.index(), response.log_id.committed_leader_id().term);
+                let output =
+                    response.data.into_output::<O>().expect("a proposal is answered with the machine's output");
+                Ok(Applied { index: LogIndex(index), term: Term(term), output })
+            }
+            Ok(Err(ClientWriteError::ForwardToLeader(forward))) => Err(refused(&forward)),
+            Ok(Err(other)) => Err(ProposeError::Unknown(other.to_string())),
+            // The core went away with the proposal in its hands.
+            Err(_) => Err(ProposeError::Unknown("log stopped before the outcome was known".to_owned())),
+        }
+    }
+
+    /// The replica's view of itself now.
+    pub fn status(&self) -> LogStatus {
+        self.inner.status.now()
+    }
+
+    /// Returns once role, term, leader or `can_write` differ from `seen`; at once if they already do.
+    pub async fn status_changed(&self, seen: &LogStatus) {
+        self.inner.status.changed(seen).await;
+    }
+
+    /// Makes sure that this node still leads, by asking a quorum. When it returns, everything that anyone was told to be
+    /// done before the call is applied here; the returned index says up to where.
+    pub async fn confirm_leadership(&self, timeout: Duration) -> Result<LogIndex, ProposeError> {
+        let inner = &*self.inner;
+        let asking = async {
+            let linearizer = match inner.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
+                Ok(linearizer) => linearizer,
+                Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                    return Err(refused(&forward));
+                }
+                Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
+                    return Err(ProposeError::NoQuorum);
+                }
+                Err(RaftError::Fatal(_)) => return Err(ProposeError::Stopped),
+            };
+            let ready = linearizer.await_ready(&inner.raft).await.map_err(|_| ProposeError::Stopped)?;
+            Ok(LogIndex(ready.read_log_id().index()))
+        };
+        inner.runtime.timeout(timeout, asking).await.unwrap_or(Err(ProposeError::NoQuorum))
+    }
+
+    /// The proposal at `index`, committed or not. `None` if there is none: not appended (yet), truncated, purged, or an
+    /// entry of the log's own.
+    pub fn read(&self, index: LogIndex) -> Result<Option<LogEntry>, ReadError> {
+        let records = self.inner.view.read(index..index.next(), 0)?;
+        let proposal = records.into_iter().find(|record| record.kind == RecordKind::Normal);
+        Ok(proposal.map(|record| LogEntry { index, term: record.id.term, payload: record.payload }))
+    }
+
+    /// Hands leadership to `target` (default: the follower with the longest log) and waits until another node leads.
+    /// Returns the new leader.
+    ///
+    /// From the call on this node refuses proposals as [`ProposeError::NotLeader`], and it does not take that back when
+    /// the target fails: then the others elect after their usual time-out.
+    pub async fn transfer_leader(&self, target: Option<NodeId>, timeout: Duration) -> Result<NodeId, TransferError> {
+        let inner = &*self.inner;
+        let status = inner.status.now();
+        if status.role != Role::Leader {
+            return Err(TransferError::NotLeader { leader: status.leader });
+        }
+        let target = match target {
+            Some(target) if target != inner.node && status.members.contains(&target) => target,
+            Some(target) => return Err(TransferError::NoSuchVoter(target)),
+            None => inner.status.longest_follower().ok_or(TransferError::NoneCaughtUp)?,
+        };
+        tracing::info!(%target, "handing over leadership");
+        inner.raft.trigger().transfer_leader(target.0).await.map_err(|_| TransferError::Stopped)?;
+        let taken = async {
+            let mut seen = status;
+            loop {
+                inner.status.changed(&seen).await;
+                seen = inner.status.now();
+                if let Some(leader) = seen.leader
+                    && leader != inner.node
+                {
+                    return leader;
+                }
+            }
+        };
+        inner.runtime.timeout(timeout, taken).await.map_err(|_| TransferError::Timeout)
+    }
+
+    /// Answers a peer's call.
+    pub async fn serve_call(&self, kind: PeerCallKind, body: Bytes) -> Result<Bytes, ServeError> {
+        let message = decode(body).map_err(|error| ServeError::Malformed(error.to_string()))?;
+        let raft = &self.inner.raft;
+        let answer = match (kind, message) {
+            (PeerCallKind::Heartbeat, PeerMessage::AppendRequest(request)) => {
+                let previous = request.prev_log_id;
+                let last = request.entries.last().map(|entry| entry.log_id).or(previous);
+                let response = raft.append_entries(request).await.map_err(|error| self.call_failed(error))?;
+                PeerMessage::AppendResponse(response.into_stream_result(previous, last))
+            }
+            (PeerCallKind::Vote, PeerMessage::VoteRequest(request)) => {
+                PeerMessage::VoteResponse(raft.vote(request).await.map_err(|error| self.call_failed(error))?)
+            }
+            (PeerCallKind::PreVote, PeerMessage::VoteRequest(request)) => {
+                PeerMessage::VoteResponse(raft.pre_vote(request).await.map_err(|error| self.call_failed(error))?)
+            }
+            (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(request)) => {
+                let answer = raft.handle_transfer_leader(request).await;
+                PeerMessage::TransferResponse(answer.map_err(|error| self.call_failed(error))?)
+            }
+            (PeerCallKind::Snapshot, PeerMessage::SnapshotRequest { vote, meta, state }) => {
+                let snapshot = openraft::alias::SnapshotOf::<TypeConfig, Bytes> { meta, snapshot: state };
+                let response = raft.install_full_snapshot(vote, snapshot).await;
+                PeerMessage::SnapshotResponse(response.map_err(|error| self.call_failed(error))?.vote)
+            }
+            (kind, _) => return Err(ServeError::Malformed(format!("body does not belong to a call of kind {kind:?}"))),
+        };
+        Ok(encode(answer))
+    }
+
+    fn call_failed(&self, error: impl std::fmt::Display) -> ServeError {
+        if self.inner.failure.is_set() || self.inner.stopper.has_begun() {
+            return ServeError::Stopped;
+        }
+        ServeError::Failed(error.to_string())
+    }
+
+    /// Serves a peer's append stream until either side closes it. Dropping the task closes it too.
+    pub fn serve_append(&self, requests: mpsc::Receiver<Bytes>, responses: mpsc::Sender<Bytes>) -> Task<()> {
+        serve_append(&self.inner.runtime, self.inner.raft.clone(), requests, responses)
+    }
+
+    /// Resolves when the node must stop, with the reason: a failed write or sync, corruption, or a dead core.
+    pub async fn failed(&self) -> String {
+        self.inner.failure.wait().await
+    }
+
+    /// Tells that `node`'s process is surely gone: its connection was reset and a new one refused, and enough other
+    /// voters say the same to form a quorum with this one. If it led, this node campaigns at once instead of waiting for
+    /// the lease. Without effect unless [`LogConfig::elect_on_peer_gone`] is set.
+    ///
+    /// A wrong hint never endangers the log: voters still compare logs and terms. It deposes a healthy leader, and it
+    /// takes from leases their meaning for reads, which is why this crate confirms leadership by asking a quorum.
+    pub fn peer_gone_hint(&self, node: NodeId) {
+        let inner = &self.inner;
+        let status = inner.status.now();
+        if !inner.elect_on_peer_gone
+            || status.leader != Some(node)
+            || node == inner.node
+            || status.role != Role::Follower
+        {
+            return;
+        }
+        let (runtime, raft, watch) = (inner.runtime.clone(), inner.raft.clone(), inner.status.clone());
+        let me = inner.node;
+        let rank = status.members.iter().filter(|member| **member != node && **member < me).count() as u64;
+        let campaign = inner.runtime.spawn("peer-gone", async move {
+            runtime.sleep(Duration::from_millis(rank * GONE_STEP_MS)).await;
+            let now = watch.now();
+            if now.term != status.term || now.leader != Some(node) {
+                // Somebody was faster.
+                return;
+            }
+            tracing::info!(%node, "leader's process is gone, campaigning");
+            let request = watch.transfer_request_to(me);
+            if let Ok(Err(error)) = raft.handle_transfer_leader(request).await {
+                tracing::info!(%error, "campaign was not begun");
+            }
+        });
+        *inner.gone.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(campaign);
+    }
+
+    /// The core itself, for tests of what the face does not offer yet.
+    #[cfg(test)]
+    pub(crate) fn raft(&self) -> &LogRaft {
+        &self.inner.raft
+    }
+
+    /// Stops taking part, waits (at most `timeout`) for tasks to end and the last bytes to be durable, and lets the
+    /// directory go.
+    pub async fn shutdown(&self, timeout: Duration) {
+        self.inner.stopper.stop(&self.inner.runtime, timeout).await;
+    }
+}
+
+/// A refusal that is sure: nothing was appended.
+fn refused(forward: &ForwardToLeader<TypeConfig>) -> ProposeError {
+    match forward.reason {
+        ForwardReason::LeaseExpired => ProposeError::NoQuorum,
+        ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
+            ProposeError::NotLeader { leader: forward.leader_id.map(NodeId) }
+        }
+    }
+}
+
+impl Inner {
+    /// Writes the first membership of a new group. Every voter does the same; whoever was reached by a peer first is
+    /// refused here, rightly.
+    async fn found_group(&self, config: &LogConfig) -> Result<(), OpenError> {
+        let members: BTreeMap<u64, EmptyNode> =
+            config.voters.iter().map(|node| (node.0, EmptyNode::default())).collect();
+        if self.raft.is_initialized().await.map_err(|fatal| OpenError::Core(fatal.to_string()))? {
+            return Ok(());
+        }
+        match self.raft.initialize(members).await {
+            Ok(()) => {
+                tracing::info!(voters = ?config.voters, "group founded");
+                Ok(())
+            }
+            Err(RaftError::APIError(openraft::errors::InitializeError::NotAllowed(_))) => Ok(()),
+            Err(error) => Err(OpenError::Core(error.to_string())),
+        }
+    }
+
+    /// Room for a proposal. A blocked log looks at the disk again now and then.
+    fn claim_room(&self, payload_bytes: usize) -> Result<crate::room::Claim<'_>, ProposeError> {
+        let room = &self.view.shared.room;
+        let now = self.runtime.now();
+        if room.recheck_due(now)
+            && let Ok(free_bytes) = self.disk.free_bytes(&self.dir)
+            && room.admits_file(self.segment_bytes, free_bytes).is_ok()
+        {
+            room.set_blocked(None, now);
+        }
+        room.claim(payload_bytes).map_err(ProposeError::Full)
+    }
+}

@@ -1,0 +1,11 @@
+//! One segment file and what is kept in memory about it; the bytes are drawn in `docs/formats/segment.md`.
+
+mod header;
+mod positions;
+mod record;
+#[allow(clippy::module_inception, reason = "the file is named after its type")]
+mod segment;
+
+pub(crate) use header::{SEGMENT_HEADER_BYTES, SegmentHeader, identity_hash, parse_segment_name};
+pub(crate) use record::{Record, RecordKind, encode_record, record_bytes};
+pub(crate) use segment::{Check, PartError, Segment, SegmentPart, scan_segment};

@@ -1,0 +1,182 @@
+//! A segment in memory: its file, the range of the log it still stands for, and how to read from it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::positions::Positions;
+use super::record::{RECORD_HEADER_BYTES, Record, RecordHeader, record_bytes};
+use crate::ids::EntryId;
+use crate::{Corruption, DiskFile, LogIndex};
+
+/// A segment and the entries `header.first..end` that it stands for.
+pub(crate) struct Segment {
+    pub(crate) path: PathBuf,
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) header: SegmentHeader,
+    /// The index after its last entry; `header.first` if it has none.
+    pub(crate) end: LogIndex,
+    /// Where the record after the last one goes.
+    pub(crate) position: u64,
+    positions: Positions,
+}
+
+/// A stretch of one segment, readable without any lock: files are never overwritten where a record stands.
+pub(crate) struct SegmentPart {
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    sequence: u64,
+    /// The record at `position` has the index `at`.
+    at: LogIndex,
+    position: u64,
+    from: LogIndex,
+    end: LogIndex,
+}
+
+/// How closely a scan looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// Headers, lengths, continuity.
+    Headers,
+    /// The checksum of every record too.
+    Checksums,
+}
+
+impl Segment {
+    /// A segment without entries.
+    pub(crate) fn new(path: PathBuf, file: Arc<dyn DiskFile>, header: SegmentHeader) -> Segment {
+        let end = header.first;
+        Segment { path, file, header, end, position: SEGMENT_HEADER_BYTES, positions: Positions::default() }
+    }
+
+    /// Notes the record that was written at `position`.
+    pub(crate) fn push(&mut self, index: LogIndex, payload_bytes: usize) {
+        assert_eq!(index, self.end, "records of a segment are dense");
+        self.positions.push(index.0 - self.header.first.0, self.position);
+        self.position += record_bytes(payload_bytes);
+        self.end = index.next();
+    }
+
+    /// Lets go of `end` and everything after it. The bytes stay in the file: a later file overrides them.
+    pub(crate) fn truncate(&mut self, end: LogIndex) {
+        assert!(end >= self.header.first && end <= self.end, "truncation stays within the segment");
+        self.positions.truncate(end.0 - self.header.first.0);
+        self.end = end;
+    }
+
+    /// The stretch `from..end` of this segment, both within it.
+    pub(crate) fn part(&self, from: LogIndex, end: LogIndex) -> SegmentPart {
+        assert!(from >= self.header.first && end <= self.end && from < end, "the stretch lies within the segment");
+        let first = self.header.first.0;
+        let (marked, position) = self.positions.mark_before(from.0 - first).expect("the first record has a mark");
+        SegmentPart {
+            path: self.path.clone(),
+            file: self.file.clone(),
+            sequence: self.header.sequence,
+            at: LogIndex(first + marked),
+            position,
+            from,
+            end,
+        }
+    }
+}
+
+impl SegmentPart {
+    /// The next record of the stretch, checked; `None` behind its end.
+    pub(crate) fn next(&mut self) -> Option<Result<Record, PartError>> {
+        while self.at < self.from {
+            if let Err(error) = self.header_here().map(|(header, _)| self.step(&header)) {
+                self.from = self.end;
+                return Some(Err(error));
+            }
+        }
+        if self.at >= self.end {
+            return None;
+        }
+        let record = self.header_here().and_then(|(header, header_bytes)| {
+            let payload = self.file.read_at(self.position + RECORD_HEADER_BYTES as u64, header.payload_bytes)?;
+            if !header.matches(&header_bytes, &payload) {
+                return Err(self.corrupt("record does not match its checksum"));
+            }
+            self.step(&header);
+            Ok(Record { id: header.id, kind: header.kind, payload })
+        });
+        if record.is_err() {
+            self.at = self.end;
+        }
+        Some(record)
+    }
+
+    fn header_here(&self) -> Result<(RecordHeader, bytes::Bytes), PartError> {
+        let bytes = self.file.read_at(self.position, RECORD_HEADER_BYTES)?;
+        let header = RecordHeader::decode(&bytes, self.sequence).map_err(|what| self.corrupt(what))?;
+        if header.id.index != self.at {
+            return Err(self.corrupt(&format!("entry {} stands where {} should", header.id, self.at)));
+        }
+        Ok((header, bytes))
+    }
+
+    fn step(&mut self, header: &RecordHeader) {
+        self.position += record_bytes(header.payload_bytes);
+        self.at = self.at.next();
+    }
+
+    fn corrupt(&self, what: &str) -> PartError {
+        PartError::Corrupt(Corruption { path: self.path.clone(), offset: self.position, what: what.to_owned() })
+    }
+}
+
+/// Why a stretch cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PartError {
+    #[error(transparent)]
+    Corrupt(Corruption),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Walks the records of `segment` (which must be empty in memory) up to `end` or as far as they are sound, and notes
+/// them. Returns what is wrong at the place where it stopped, `None` if it reached `end` or the end of the file.
+pub(crate) fn scan_segment(
+    segment: &mut Segment,
+    end: Option<LogIndex>,
+    check: Check,
+    mut found: impl FnMut(EntryId),
+) -> io::Result<Option<String>> {
+    let mut last = segment.header.previous;
+    loop {
+        if end.is_some_and(|end| segment.end >= end) {
+            return Ok(None);
+        }
+        let room = segment.file.len().saturating_sub(segment.position);
+        if room < RECORD_HEADER_BYTES as u64 {
+            return Ok(None);
+        }
+        let header_bytes = segment.file.read_at(segment.position, RECORD_HEADER_BYTES)?;
+        let header = match RecordHeader::decode(&header_bytes, segment.header.sequence) {
+            Ok(header) => header,
+            Err(what) => return Ok(Some(what.to_owned())),
+        };
+        if header.id.index != segment.end {
+            return Ok(Some(format!("entry {} stands where {} should", header.id, segment.end)));
+        }
+        if let Some(last) = last
+            && header.id.term < last.term
+        {
+            return Ok(Some(format!("entry {} follows {last}: terms never fall", header.id)));
+        }
+        if record_bytes(header.payload_bytes) > room {
+            return Ok(Some(format!("record of {} bytes passes the end of the file", header.payload_bytes)));
+        }
+        if check == Check::Checksums {
+            let payload = segment.file.read_at(segment.position + RECORD_HEADER_BYTES as u64, header.payload_bytes)?;
+            if !header.matches(&header_bytes, &payload) {
+                return Ok(Some("record does not match its checksum".to_owned()));
+            }
+        }
+        segment.push(header.id.index, header.payload_bytes);
+        last = Some(header.id);
+        found(header.id);
+    }
+}

@@ -1,0 +1,44 @@
+//! What a log's owner must provide: a deterministic machine that consumes committed entries.
+
+use std::io;
+
+use bytes::Bytes;
+
+use crate::{LogIndex, Term};
+
+/// The meaning of the log.
+///
+/// ```text
+/// restore? ─▶ apply(i) ─▶ apply(i+1) ─▶ … ─▶ segment_started(first) ─▶ checkpoint() ─▶ apply(first) ─▶ …
+/// ```
+///
+/// A machine must:
+/// - be deterministic: the same payloads in the same order give the same state and outputs on every replica;
+/// - not assume that `apply` sees dense indexes: entries of the log's own (blank, membership) are left out;
+/// - accept that after a restart entries since the last checkpoint are applied again, starting from [`StateMachine::restore`]
+///   of that checkpoint (or from the empty state, if there is none).
+pub trait StateMachine: Send + 'static {
+    /// What one entry's application answers to its proposer.
+    type Output: Send + 'static;
+
+    /// Applies one committed proposal. Called in log order, each index once in one life.
+    fn apply(&mut self, index: LogIndex, term: Term, payload: Bytes) -> Self::Output;
+
+    /// The entry `first` opens a new segment and everything before it is applied: the moment to write derived files.
+    /// An error stops the node.
+    ///
+    /// Called again with the same `first` after a restart if the crash came before that boundary's checkpoint was durable.
+    fn segment_started(&mut self, first: LogIndex) -> io::Result<()>;
+
+    /// The state as of the last applied entry.
+    fn checkpoint(&self) -> Vec<u8>;
+
+    /// Replaces the whole state by that of a checkpoint whose last applied entry is `applied`. Before the first `apply`
+    /// if a checkpoint exists, and whenever a snapshot is installed.
+    fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
+}
+
+/// A checkpoint that the machine could not take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("checkpoint cannot be restored: {0}")]
+pub struct RestoreError(pub String);

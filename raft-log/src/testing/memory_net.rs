@@ -1,0 +1,106 @@
+//! Peers in one process: calls and streams go straight to the other replica's face, unless the link is cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_runtime::{BoxFuture, Task};
+use tokio::sync::mpsc;
+
+use crate::{AppendChannel, NodeId, PeerCallKind, ReplicatedLog, Transport, TransportError};
+
+type Log = ReplicatedLog<usize>;
+
+/// The net; clones are the same one.
+#[derive(Clone, Default)]
+pub(crate) struct MemoryNet {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    logs: BTreeMap<NodeId, Log>,
+    cut: BTreeSet<(NodeId, NodeId)>,
+    streams: Vec<(NodeId, NodeId, Task<()>)>,
+}
+
+struct Link {
+    net: MemoryNet,
+    from: NodeId,
+}
+
+impl MemoryNet {
+    /// The way out of that replica.
+    pub(crate) fn transport(&self, from: NodeId) -> Arc<dyn Transport> {
+        Arc::new(Link { net: self.clone(), from })
+    }
+
+    pub(crate) fn join(&self, node: NodeId, log: Log) {
+        self.inner.lock().unwrap().logs.insert(node, log);
+    }
+
+    /// Takes a replica off the net; its streams break.
+    pub(crate) fn leave(&self, node: NodeId) -> Option<Log> {
+        let mut inner = self.inner.lock().unwrap();
+        inner.streams.retain(|(from, to, _)| *from != node && *to != node);
+        inner.logs.remove(&node)
+    }
+
+    /// Cuts (or heals) all links of a replica, both ways.
+    pub(crate) fn isolate(&self, node: NodeId, is_cut: bool) {
+        let mut inner = self.inner.lock().unwrap();
+        let others: Vec<NodeId> = inner.logs.keys().copied().filter(|other| *other != node).collect();
+        for pair in others.into_iter().flat_map(|other| [(node, other), (other, node)]) {
+            if is_cut {
+                inner.cut.insert(pair);
+            } else {
+                inner.cut.remove(&pair);
+            }
+        }
+        if is_cut {
+            inner.streams.retain(|(from, to, _)| *from != node && *to != node);
+        }
+    }
+
+    fn reach(&self, from: NodeId, to: NodeId) -> Result<Log, TransportError> {
+        let inner = self.inner.lock().unwrap();
+        if inner.cut.contains(&(from, to)) {
+            return Err(TransportError::Unreachable("link is cut".to_owned()));
+        }
+        inner.logs.get(&to).cloned().ok_or_else(|| TransportError::Unreachable("nobody listens".to_owned()))
+    }
+}
+
+impl Transport for Link {
+    fn call(
+        &self,
+        target: NodeId,
+        kind: PeerCallKind,
+        body: Bytes,
+        _timeout: Duration,
+    ) -> BoxFuture<'static, Result<Bytes, TransportError>> {
+        let reached = self.net.reach(self.from, target);
+        let (net, from) = (self.net.clone(), self.from);
+        Box::pin(async move {
+            let answer =
+                reached?.serve_call(kind, body).await.map_err(|error| TransportError::Broken(error.to_string()))?;
+            // The answer needs the way back.
+            net.reach(target, from)?;
+            Ok(answer)
+        })
+    }
+
+    fn open_append(&self, target: NodeId) -> BoxFuture<'static, Result<AppendChannel, TransportError>> {
+        let reached = self.net.reach(self.from, target);
+        let (net, from) = (self.net.clone(), self.from);
+        Box::pin(async move {
+            let log = reached?;
+            let (requests, requests_in) = mpsc::channel(16);
+            let (responses_out, responses) = mpsc::channel(16);
+            let task = log.serve_append(requests_in, responses_out);
+            net.inner.lock().unwrap().streams.push((from, target, task));
+            Ok(AppendChannel { requests, responses })
+        })
+    }
+}

@@ -1,0 +1,11 @@
+//! What the crate's own tests share: a disk that crashes, a runtime that replays, peers in memory, a machine that counts.
+
+mod crash_disk;
+mod ledger;
+mod memory_net;
+mod step_runtime;
+
+pub(crate) use crash_disk::CrashDisk;
+pub(crate) use ledger::Ledger;
+pub(crate) use memory_net::MemoryNet;
+pub(crate) use step_runtime::StepRuntime;

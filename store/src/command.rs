@@ -1,0 +1,151 @@
+//! What can be asked of the state machine.
+
+use flotilla_message::{GroupName, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName};
+
+/// Where a group begins in a queue it meets for the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartPolicy {
+    /// At the oldest message.
+    First,
+    /// After the newest message at the moment of meeting; see [`Command::Touch`].
+    Last,
+    /// At the first message stored at or after this log time, milliseconds since the Unix epoch.
+    TimestampMs(u64),
+}
+
+/// A range of a queue that the leader looked through for a filtered delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SkipRange {
+    /// The first offset looked at: the group's next offset as the leader knew it.
+    pub from: QueueOffset,
+    /// The first offset not looked at.
+    pub to: QueueOffset,
+}
+
+/// One command of a log entry. Each gets its own [`crate::Outcome`], in order.
+///
+/// An entry also carries the term of its proposer. It may differ from the entry's own term when a
+/// leader was replaced in between. The commands below all come from clients (or were validated
+/// against replicated state), so they are applied all the same; commands of leader duties that
+/// are to lapse with their term will compare the two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Makes a topic. An existing one is answered by `TopicExists`.
+    CreateTopic {
+        /// Its name.
+        name: TopicName,
+        /// What its messages are.
+        message_type: MessageType,
+        /// How many queues it has, 1 ..= [`flotilla_message::limits::QUEUES_PER_TOPIC_MAX`].
+        queue_count: u32,
+        /// What may be done with it.
+        permission: Permission,
+    },
+    /// Drops a topic, its queues, and every group's progress in it. A later topic of the same
+    /// name is another topic.
+    DeleteTopic {
+        /// Its name.
+        name: TopicName,
+    },
+    /// Makes a consumer group. An existing one is answered by `GroupExists`.
+    CreateGroup {
+        /// Its name.
+        name: GroupName,
+        /// Whether it consumes each queue in order: nothing new from a queue while something of
+        /// it is in flight, and redelivery in order.
+        order: bool,
+        /// After so many deliveries without an ack a message becomes a dead letter, 1 ..=
+        /// [`flotilla_message::limits::MAX_DELIVERIES_MAX`].
+        max_deliveries: u32,
+        /// Where it begins in a queue.
+        start: StartPolicy,
+    },
+    /// Drops a group and its progress. Its dead-letter topic stays.
+    DeleteGroup {
+        /// Its name.
+        name: GroupName,
+    },
+    /// Appends a batch to a queue, all or nothing. A frame whose (topic, message id) is in the
+    /// dedup window is not stored again: its first slot is answered, in whatever queue it is.
+    Produce {
+        /// The topic. The frames' own topic is the producer's and not looked at.
+        topic: TopicName,
+        /// The queue.
+        queue: QueueId,
+        /// The messages, in order. Their type must be the topic's.
+        frames: Vec<StoredFrame>,
+    },
+    /// Fixes where a group stands in every queue of a topic that it has not met yet, by its
+    /// [`StartPolicy`] and the queue bounds at this very place of the log. Queues it has met are
+    /// left as they are, so repeating it is harmless.
+    ///
+    /// A broker **must** propose this when a group first polls a topic, before it answers the
+    /// poll (`StoreReader::progress` says `is_pinned: false` for some queue), even when there is
+    /// nothing to deliver: a consumer with `StartPolicy::Last` that polled once, before the
+    /// messages were sent, must get those messages. [`Command::Deliver`] pins its one queue too.
+    Touch {
+        /// The group.
+        group: GroupName,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// Hands messages of one queue to a consumer of the group. The leader chooses, the log
+    /// decides: an offset is granted only if at the entry's log time it is
+    /// - in flight and its invisible time has passed (a redelivery; in an ordered group also every
+    ///   lower offset in flight is granted by this very command), or
+    /// - next in line: the group's next offset, or a later one such that all between were looked
+    ///   through (`skip`); never above the queue's end, never over
+    ///   [`crate::limits::IN_FLIGHT_PER_QUEUE_MAX`], and in an ordered group only while
+    ///   nothing is in flight.
+    ///
+    /// Anything else is left out of `granted`. A redelivery over the group's `max_deliveries`
+    /// makes a slot in the group's dead-letter topic instead, and says so in its grant.
+    Deliver {
+        /// The group.
+        group: GroupName,
+        /// The topic.
+        topic: TopicName,
+        /// The queue.
+        queue: QueueId,
+        /// The client's id of this try: the same id again, while its messages are still
+        /// invisible and not acknowledged, gets the same grants, and nothing else happens.
+        attempt_id: Option<String>,
+        /// Until when nobody else gets them, log time, milliseconds since the Unix epoch.
+        invisible_until_ms: u64,
+        /// Which, rising strictly: due ones and new ones.
+        offsets: Vec<QueueOffset>,
+        /// New ones in this range that are not among `offsets` did not pass the filter and count
+        /// as consumed. Holds only if `from` is not above the group's next offset when the
+        /// command is applied, so no message is passed over that nobody looked at. May stand
+        /// alone, with no `offsets`.
+        skip: Option<SkipRange>,
+    },
+    /// Acknowledges deliveries, each by its offset and sequence number.
+    Ack {
+        /// The group.
+        group: GroupName,
+        /// The topic.
+        topic: TopicName,
+        /// The queue.
+        queue: QueueId,
+        /// Offset and `seq` of each grant.
+        receipts: Vec<(QueueOffset, u32)>,
+    },
+    /// Moves the end of a delivery's invisible time, and gives it a new sequence number. The same
+    /// command again, while that was the delivery's last change, answers the same new number.
+    ChangeInvisible {
+        /// The group.
+        group: GroupName,
+        /// The topic.
+        topic: TopicName,
+        /// The queue.
+        queue: QueueId,
+        /// The message's offset.
+        offset: QueueOffset,
+        /// `seq` of its grant.
+        seq: u32,
+        /// The new end, log time, milliseconds since the Unix epoch. One that has passed makes
+        /// the message due at once.
+        invisible_until_ms: u64,
+    },
+}

@@ -1,0 +1,241 @@
+//! The window in which a repeated send is found: a ring of message ids, and a table to find them.
+
+use std::collections::VecDeque;
+
+use flotilla_message::{Hash128, MessageRef, QueueId, QueueOffset};
+
+use crate::ProducedSlot;
+use crate::limits::{DEDUP_ENTRIES_MAX, DEDUP_WINDOW_MS};
+
+/// A message id seen, and where its message went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub key: u128,
+    pub at_ms: u64,
+    pub offset: QueueOffset,
+    pub message: MessageRef,
+    pub queue: QueueId,
+}
+
+/// The identity of a send: the topic (by its number, so a re-created topic is another) and the id.
+pub(crate) fn dedup_key(topic_uid: u64, message_id: &[u8]) -> u128 {
+    let mut hash = Hash128::new();
+    hash.write_u64(topic_uid);
+    hash.write_bytes(message_id);
+    hash.finish()
+}
+
+/// First in, first out: by time and by count.
+///
+/// The table is our own (open addressing, no removal marks) because the ordered maps cost several
+/// cache misses for each message of a full window, and the hashed ones have a random order.
+#[derive(Debug)]
+pub(crate) struct DedupWindow {
+    seen: VecDeque<Seen>,
+    /// Serial number of the front of `seen`; serials never repeat.
+    first_serial: u64,
+    /// 0, or a serial plus 1. A power of two long, at most half full.
+    table: Vec<u64>,
+    /// Running hash over all that ever entered.
+    hash: u128,
+}
+
+const TABLE_LEN_MIN: usize = 1024;
+
+impl DedupWindow {
+    pub fn new() -> DedupWindow {
+        DedupWindow {
+            seen: VecDeque::new(),
+            first_serial: 0,
+            table: vec![0; TABLE_LEN_MIN],
+            hash: Hash128::new().finish(),
+        }
+    }
+
+    pub fn restored(first_serial: u64, hash: u128, seen: Vec<Seen>) -> DedupWindow {
+        let mut window = DedupWindow::new();
+        window.first_serial = first_serial;
+        window.hash = hash;
+        for entry in seen {
+            window.place(entry);
+        }
+        window
+    }
+
+    pub fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    pub fn first_serial(&self) -> u64 {
+        self.first_serial
+    }
+
+    pub fn hash(&self) -> u128 {
+        self.hash
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Seen> {
+        self.seen.iter()
+    }
+
+    /// Log time at which the oldest one entered, milliseconds.
+    pub fn oldest_ms(&self) -> Option<u64> {
+        self.seen.front().map(|seen| seen.at_ms)
+    }
+
+    /// Forgets what is too old at `now_ms`.
+    pub fn expire(&mut self, now_ms: u64) {
+        while let Some(oldest) = self.seen.front() {
+            if oldest.at_ms.saturating_add(DEDUP_WINDOW_MS) > now_ms {
+                break;
+            }
+            self.evict();
+        }
+    }
+
+    pub fn find(&self, key: u128) -> Option<ProducedSlot> {
+        let mask = self.table.len() - 1;
+        let mut at = key as usize & mask;
+        loop {
+            let serial = self.table[at].checked_sub(1)?;
+            let seen = self.at_serial(serial);
+            if seen.key == key {
+                return Some(ProducedSlot {
+                    queue: seen.queue,
+                    offset: seen.offset,
+                    message: seen.message,
+                    duplicate: true,
+                });
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Takes in a key that [`DedupWindow::find`] does not find.
+    pub fn insert(&mut self, entry: Seen) {
+        if self.seen.len() >= DEDUP_ENTRIES_MAX {
+            self.evict();
+        }
+        let mut hash = Hash128::from_u128(self.hash);
+        hash.write_u64(entry.key as u64);
+        hash.write_u64(entry.message.index);
+        self.hash = hash.finish();
+        self.place(entry);
+    }
+
+    fn place(&mut self, entry: Seen) {
+        if (self.seen.len() + 1) * 2 > self.table.len() {
+            self.grow();
+        }
+        let serial = self.first_serial + self.seen.len() as u64;
+        self.seen.push_back(entry);
+        self.link(entry.key, serial);
+    }
+
+    fn link(&mut self, key: u128, serial: u64) {
+        let mask = self.table.len() - 1;
+        let mut at = key as usize & mask;
+        while self.table[at] != 0 {
+            at = (at + 1) & mask;
+        }
+        self.table[at] = serial + 1;
+    }
+
+    fn grow(&mut self) {
+        self.table = vec![0; self.table.len() * 2];
+        for i in 0..self.seen.len() {
+            self.link(self.seen[i].key, self.first_serial + i as u64);
+        }
+    }
+
+    fn evict(&mut self) {
+        let Some(oldest) = self.seen.front() else { return };
+        let mask = self.table.len() - 1;
+        let mut hole = oldest.key as usize & mask;
+        while self.table[hole] != self.first_serial + 1 {
+            hole = (hole + 1) & mask;
+        }
+        // Close the gap: whatever sits further along its own probe path than the hole moves into it.
+        let mut at = (hole + 1) & mask;
+        while let Some(serial) = self.table[at].checked_sub(1) {
+            let home = self.at_serial(serial).key as usize & mask;
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.table[hole] = self.table[at];
+                hole = at;
+            }
+            at = (at + 1) & mask;
+        }
+        self.table[hole] = 0;
+        self.seen.pop_front();
+        self.first_serial += 1;
+    }
+
+    fn at_serial(&self, serial: u64) -> &Seen {
+        &self.seen[(serial - self.first_serial) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn seen(id: u64, at_ms: u64) -> Seen {
+        Seen {
+            key: dedup_key(1, &id.to_le_bytes()),
+            at_ms,
+            offset: QueueOffset(id),
+            message: MessageRef { index: id, ordinal: 0 },
+            queue: QueueId(0),
+        }
+    }
+
+    #[test]
+    fn the_window_behaves_like_a_map_with_a_clock() {
+        let mut window = DedupWindow::new();
+        let mut model: BTreeMap<u128, Seen> = BTreeMap::new();
+        for i in 0..60_000u64 {
+            let now_ms = i * 37;
+            window.expire(now_ms);
+            model.retain(|_, entry| entry.at_ms + DEDUP_WINDOW_MS > now_ms);
+            // Every third is a repetition from within or beyond the window.
+            let id = if i % 3 == 0 { i.wrapping_mul(7919) % (i + 1) } else { 1_000_000 + i };
+            let entry = seen(id, now_ms);
+            let expected = model.get(&entry.key).map(|known| known.offset);
+            assert_eq!(window.find(entry.key).map(|found| found.offset), expected, "step {i}");
+            if expected.is_none() {
+                window.insert(entry);
+                model.insert(entry.key, entry);
+            }
+            assert_eq!(window.len(), model.len());
+        }
+        for entry in model.values() {
+            assert!(window.find(entry.key).is_some());
+        }
+        assert!(window.first_serial() > 1000, "the clock evicted some");
+    }
+
+    #[test]
+    fn the_count_is_bounded_and_the_oldest_goes_first() {
+        let mut window = DedupWindow::new();
+        for i in 0..DEDUP_ENTRIES_MAX as u64 + 10 {
+            window.insert(seen(i, 0));
+        }
+        assert_eq!(window.len(), DEDUP_ENTRIES_MAX);
+        assert!(window.find(seen(9, 0).key).is_none());
+        assert!(window.find(seen(10, 0).key).is_some());
+    }
+
+    #[test]
+    fn a_restored_window_finds_the_same() {
+        let mut window = DedupWindow::new();
+        (0..5000).for_each(|i| window.insert(seen(i, i)));
+        window.expire(DEDUP_WINDOW_MS + 1000);
+        let again = DedupWindow::restored(window.first_serial(), window.hash(), window.iter().copied().collect());
+        for i in 0..5000 {
+            assert_eq!(window.find(seen(i, 0).key), again.find(seen(i, 0).key));
+        }
+        assert_eq!(window.len(), 3999);
+    }
+}

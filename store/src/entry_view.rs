@@ -1,0 +1,452 @@
+//! Reading a log entry: all of it is checked before any of it is applied.
+
+use bytes::Bytes;
+use flotilla_message::{
+    FrameHead, GroupName, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName, limits,
+};
+
+use crate::entry::{crc_without, layout};
+use crate::limits::{ATTEMPT_ID_BYTES_MAX, COMMANDS_PER_ENTRY_MAX};
+use crate::{Command, SkipRange, StartPolicy};
+
+/// Why a payload is not a log entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at byte {at}")]
+pub struct MalformedEntry {
+    /// What is wrong.
+    pub what: String,
+    /// Where, bytes from the start of the payload.
+    pub at: usize,
+}
+
+/// An entry read whole, for tools and tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The leader's time stamp, milliseconds since the Unix epoch.
+    pub log_time_ms: u64,
+    /// The proposer's term.
+    pub term: u64,
+    /// The commands, in order.
+    pub commands: Vec<Command>,
+}
+
+impl Entry {
+    /// Reads a payload whole, and checks the bodies of its messages too.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(payload: &Bytes) -> Result<Entry, MalformedEntry> {
+        let view = EntryView::parse(payload)?;
+        let commands =
+            view.commands.into_iter().map(|command| command.to_command(payload)).collect::<Result<_, _>>()?;
+        Ok(Entry { log_time_ms: view.log_time_ms, term: view.term, commands })
+    }
+}
+
+/// An entry read in place: names are borrowed, frames are known by their heads.
+#[derive(Debug)]
+pub(crate) struct EntryView<'a> {
+    pub log_time_ms: u64,
+    pub term: u64,
+    pub commands: Vec<CommandView<'a>>,
+}
+
+/// A command read in place.
+#[derive(Debug)]
+pub(crate) enum CommandView<'a> {
+    CreateTopic {
+        name: TopicName,
+        message_type: MessageType,
+        queue_count: u32,
+        permission: Permission,
+    },
+    DeleteTopic {
+        name: &'a str,
+    },
+    CreateGroup {
+        name: GroupName,
+        order: bool,
+        max_deliveries: u32,
+        start: StartPolicy,
+    },
+    DeleteGroup {
+        name: &'a str,
+    },
+    Produce {
+        topic: &'a str,
+        queue: QueueId,
+        frames: Vec<FramePlace>,
+    },
+    Touch {
+        group: &'a str,
+        topic: &'a str,
+    },
+    Deliver(DeliverView<'a>),
+    Ack {
+        group: &'a str,
+        topic: &'a str,
+        queue: QueueId,
+        receipts: Vec<(QueueOffset, u32)>,
+    },
+    ChangeInvisible {
+        group: &'a str,
+        topic: &'a str,
+        queue: QueueId,
+        offset: QueueOffset,
+        seq: u32,
+        invisible_until_ms: u64,
+    },
+}
+
+/// The operands of a `Deliver`.
+#[derive(Debug)]
+pub(crate) struct DeliverView<'a> {
+    pub group: &'a str,
+    pub topic: &'a str,
+    pub queue: QueueId,
+    pub attempt_id: Option<&'a str>,
+    pub invisible_until_ms: u64,
+    pub offsets: Vec<QueueOffset>,
+    pub skip: Option<SkipRange>,
+}
+
+/// A frame of the entry: where it is, and its head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FramePlace {
+    /// Where it begins in the payload, bytes.
+    pub position: u32,
+    /// Its place among all frames of the entry.
+    pub ordinal: u32,
+    pub head: FrameHead,
+}
+
+impl<'a> EntryView<'a> {
+    pub fn parse(payload: &'a [u8]) -> Result<EntryView<'a>, MalformedEntry> {
+        let Some((header, _)) = payload.split_first_chunk::<{ layout::HEADER_BYTES }>() else {
+            return Err(malformed(0, "entry header is cut off"));
+        };
+        if header[..4] != layout::MAGIC {
+            return Err(malformed(0, "entry does not begin with its magic"));
+        }
+        if header[layout::VERSION_AT..layout::COMMAND_COUNT_AT] != [layout::VERSION, 0, 0, 0] {
+            return Err(malformed(layout::VERSION_AT, "entry version or flags are unknown"));
+        }
+        if u32_at(header, layout::CRC_AT) != crc32c::crc32c(&header[..layout::CRC_AT]) {
+            return Err(malformed(layout::CRC_AT, "entry header does not fit its checksum"));
+        }
+        let entry_bytes = u32_at(header, layout::ENTRY_BYTES_AT) as usize;
+        if entry_bytes != payload.len() || entry_bytes > limits::ENTRY_BYTES_MAX {
+            return Err(malformed(layout::ENTRY_BYTES_AT, "entry length is wrong"));
+        }
+        let command_count = u32_at(header, layout::COMMAND_COUNT_AT) as usize;
+        if command_count > COMMANDS_PER_ENTRY_MAX {
+            return Err(malformed(layout::COMMAND_COUNT_AT, "too many commands"));
+        }
+
+        let mut commands = Vec::with_capacity(command_count.min(payload.len() / layout::COMMAND_HEADER_BYTES));
+        let mut at = layout::HEADER_BYTES;
+        let mut frame_count = 0;
+        for _ in 0..command_count {
+            let command_bytes = CommandView::parse(payload, at, &mut frame_count, &mut commands)?;
+            at += command_bytes;
+        }
+        if at != payload.len() {
+            return Err(malformed(at, "bytes follow the last command"));
+        }
+        Ok(EntryView {
+            log_time_ms: u64_at(header, layout::LOG_TIME_AT),
+            term: u64_at(header, layout::TERM_AT),
+            commands,
+        })
+    }
+}
+
+impl<'a> CommandView<'a> {
+    /// Reads the command at `start`, and answers its length.
+    fn parse(
+        payload: &'a [u8],
+        start: usize,
+        frame_count: &mut u32,
+        commands: &mut Vec<CommandView<'a>>,
+    ) -> Result<usize, MalformedEntry> {
+        let rest = &payload[start..];
+        if rest.len() < layout::COMMAND_HEADER_BYTES {
+            return Err(malformed(start, "command header is cut off"));
+        }
+        let command_bytes = u32_at(rest, layout::COMMAND_BYTES_AT) as usize;
+        let head_bytes = u32_at(rest, layout::COMMAND_HEAD_BYTES_AT) as usize;
+        if !(layout::COMMAND_HEADER_BYTES..=command_bytes).contains(&head_bytes) || command_bytes > rest.len() {
+            return Err(malformed(start, "command lengths do not add up"));
+        }
+        if u32_at(rest, layout::COMMAND_CRC_AT) != crc_without(&rest[..head_bytes], layout::COMMAND_CRC_AT) {
+            return Err(malformed(start, "command does not fit its checksum"));
+        }
+        if rest[1..layout::COMMAND_BYTES_AT] != [0, 0, 0] {
+            return Err(malformed(start, "command flags are unknown"));
+        }
+        let mut operands = Operands { bytes: &rest[..head_bytes], at: layout::COMMAND_HEADER_BYTES, start };
+        let mut tail = Frames { payload, at: start + head_bytes, end: start + command_bytes, count: frame_count };
+        commands.push(Self::parse_operands(rest[0], &mut operands, &mut tail)?);
+        if operands.at != head_bytes {
+            return Err(operands.wrong("bytes follow the operands"));
+        }
+        if tail.at != tail.end {
+            return Err(malformed(tail.at, "bytes follow the frames"));
+        }
+        Ok(command_bytes)
+    }
+
+    fn parse_operands(
+        kind: u8,
+        operands: &mut Operands<'a>,
+        frames: &mut Frames<'a, '_>,
+    ) -> Result<CommandView<'a>, MalformedEntry> {
+        match kind {
+            layout::CREATE_TOPIC => Ok(CommandView::CreateTopic {
+                name: operands.topic_name()?,
+                message_type: MessageType::from_code(operands.u8()?)
+                    .ok_or_else(|| operands.wrong("message type is unknown"))?,
+                permission: Permission::from_code(operands.u8()?)
+                    .ok_or_else(|| operands.wrong("permission is unknown"))?,
+                queue_count: operands.u32()?,
+            }),
+            layout::DELETE_TOPIC => Ok(CommandView::DeleteTopic { name: operands.text()? }),
+            layout::CREATE_GROUP => {
+                let name = operands.group_name()?;
+                let order = match operands.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(operands.wrong("order is neither 0 nor 1")),
+                };
+                let policy = operands.u8()?;
+                let max_deliveries = operands.u32()?;
+                let start = match (policy, operands.u64()?) {
+                    (layout::START_FIRST, 0) => StartPolicy::First,
+                    (layout::START_LAST, 0) => StartPolicy::Last,
+                    (layout::START_TIMESTAMP, at_ms) => StartPolicy::TimestampMs(at_ms),
+                    _ => return Err(operands.wrong("start policy is unknown")),
+                };
+                Ok(CommandView::CreateGroup { name, order, max_deliveries, start })
+            }
+            layout::DELETE_GROUP => Ok(CommandView::DeleteGroup { name: operands.text()? }),
+            layout::PRODUCE => Ok(CommandView::Produce {
+                topic: operands.text()?,
+                queue: QueueId(operands.u32()?),
+                frames: {
+                    let count = operands.u32()?;
+                    frames.take(count)?
+                },
+            }),
+            layout::TOUCH => Ok(CommandView::Touch { group: operands.text()?, topic: operands.text()? }),
+            layout::DELIVER => Ok(CommandView::Deliver(operands.deliver()?)),
+            layout::ACK => Ok(CommandView::Ack {
+                group: operands.text()?,
+                topic: operands.text()?,
+                queue: QueueId(operands.u32()?),
+                receipts: {
+                    let count = operands.count(12)?;
+                    let mut receipts = Vec::with_capacity(count);
+                    for _ in 0..count {
+                        receipts.push((QueueOffset(operands.u64()?), operands.u32()?));
+                    }
+                    receipts
+                },
+            }),
+            layout::CHANGE_INVISIBLE => Ok(CommandView::ChangeInvisible {
+                group: operands.text()?,
+                topic: operands.text()?,
+                queue: QueueId(operands.u32()?),
+                offset: QueueOffset(operands.u64()?),
+                seq: operands.u32()?,
+                invisible_until_ms: operands.u64()?,
+            }),
+            _ => Err(operands.wrong("command kind is unknown")),
+        }
+    }
+
+    fn to_command(&self, payload: &Bytes) -> Result<Command, MalformedEntry> {
+        let topic_of = |name: &str| TopicName::try_from(name).map_err(|e| malformed(0, &e.to_string()));
+        let group_of = |name: &str| GroupName::try_from(name).map_err(|e| malformed(0, &e.to_string()));
+        Ok(match self {
+            CommandView::CreateTopic { name, message_type, queue_count, permission } => Command::CreateTopic {
+                name: name.clone(),
+                message_type: *message_type,
+                queue_count: *queue_count,
+                permission: *permission,
+            },
+            CommandView::DeleteTopic { name } => Command::DeleteTopic { name: topic_of(name)? },
+            CommandView::CreateGroup { name, order, max_deliveries, start } => Command::CreateGroup {
+                name: name.clone(),
+                order: *order,
+                max_deliveries: *max_deliveries,
+                start: *start,
+            },
+            CommandView::DeleteGroup { name } => Command::DeleteGroup { name: group_of(name)? },
+            CommandView::Produce { topic, queue, frames } => Command::Produce {
+                topic: topic_of(topic)?,
+                queue: *queue,
+                frames: frames
+                    .iter()
+                    .map(|place| {
+                        let start = place.position as usize;
+                        let frame = payload.slice(start..start + place.head.frame_bytes() as usize);
+                        StoredFrame::from_bytes(frame).map_err(|e| malformed(start, &e.to_string()))
+                    })
+                    .collect::<Result<_, _>>()?,
+            },
+            CommandView::Touch { group, topic } => Command::Touch { group: group_of(group)?, topic: topic_of(topic)? },
+            CommandView::Deliver(deliver) => Command::Deliver {
+                group: group_of(deliver.group)?,
+                topic: topic_of(deliver.topic)?,
+                queue: deliver.queue,
+                attempt_id: deliver.attempt_id.map(str::to_owned),
+                invisible_until_ms: deliver.invisible_until_ms,
+                offsets: deliver.offsets.clone(),
+                skip: deliver.skip,
+            },
+            CommandView::Ack { group, topic, queue, receipts } => Command::Ack {
+                group: group_of(group)?,
+                topic: topic_of(topic)?,
+                queue: *queue,
+                receipts: receipts.clone(),
+            },
+            CommandView::ChangeInvisible { group, topic, queue, offset, seq, invisible_until_ms } => {
+                Command::ChangeInvisible {
+                    group: group_of(group)?,
+                    topic: topic_of(topic)?,
+                    queue: *queue,
+                    offset: *offset,
+                    seq: *seq,
+                    invisible_until_ms: *invisible_until_ms,
+                }
+            }
+        })
+    }
+}
+
+/// Walks the frames that follow a command's operands.
+struct Frames<'a, 'b> {
+    payload: &'a [u8],
+    at: usize,
+    end: usize,
+    count: &'b mut u32,
+}
+
+impl Frames<'_, '_> {
+    fn take(&mut self, count: u32) -> Result<Vec<FramePlace>, MalformedEntry> {
+        // No frame is this short, so the count cannot ask for more memory than its bytes justify.
+        const FRAME_BYTES_MIN: usize = 64;
+        let mut frames = Vec::with_capacity((count as usize).min((self.end - self.at) / FRAME_BYTES_MIN));
+        for _ in 0..count {
+            let bytes = &self.payload[self.at..self.end];
+            let head = FrameHead::parse(bytes).map_err(|e| malformed(self.at, &e.to_string()))?;
+            frames.push(FramePlace { position: self.at as u32, ordinal: *self.count, head });
+            self.at += head.frame_bytes() as usize;
+            *self.count += 1;
+        }
+        Ok(frames)
+    }
+}
+
+/// Walks a command's operands.
+struct Operands<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Where the command begins in the payload, for errors.
+    start: usize,
+}
+
+impl<'a> Operands<'a> {
+    fn wrong(&self, what: &str) -> MalformedEntry {
+        malformed(self.start + self.at, what)
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], MalformedEntry> {
+        let part = self.bytes[self.at..].get(..bytes).ok_or_else(|| self.wrong("operands are cut off"))?;
+        self.at += bytes;
+        Ok(part)
+    }
+
+    fn u8(&mut self) -> Result<u8, MalformedEntry> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn u16(&mut self) -> Result<u16, MalformedEntry> {
+        let part = self.take(2)?;
+        Ok(u16::from_le_bytes([part[0], part[1]]))
+    }
+
+    fn u32(&mut self) -> Result<u32, MalformedEntry> {
+        Ok(u32_at(self.take(4)?, 0))
+    }
+
+    fn u64(&mut self) -> Result<u64, MalformedEntry> {
+        Ok(u64_at(self.take(8)?, 0))
+    }
+
+    /// A count of things of `bytes` bytes each that must all be there.
+    fn count(&mut self, bytes: usize) -> Result<usize, MalformedEntry> {
+        let count = self.u32()? as usize;
+        if count > (self.bytes.len() - self.at) / bytes {
+            return Err(self.wrong("list is cut off"));
+        }
+        Ok(count)
+    }
+
+    fn text(&mut self) -> Result<&'a str, MalformedEntry> {
+        let bytes = self.u16()? as usize;
+        let part = self.take(bytes)?;
+        std::str::from_utf8(part).map_err(|_| self.wrong("text is not UTF-8"))
+    }
+
+    fn topic_name(&mut self) -> Result<TopicName, MalformedEntry> {
+        let text = self.text()?;
+        TopicName::try_from(text).map_err(|e| self.wrong(&e.to_string()))
+    }
+
+    fn group_name(&mut self) -> Result<GroupName, MalformedEntry> {
+        let text = self.text()?;
+        GroupName::try_from(text).map_err(|e| self.wrong(&e.to_string()))
+    }
+
+    fn deliver(&mut self) -> Result<DeliverView<'a>, MalformedEntry> {
+        let group = self.text()?;
+        let topic = self.text()?;
+        let queue = QueueId(self.u32()?);
+        let invisible_until_ms = self.u64()?;
+        let flags = self.u8()?;
+        if flags & !(layout::DELIVER_HAS_ATTEMPT | layout::DELIVER_HAS_SKIP) != 0 {
+            return Err(self.wrong("delivery flags are unknown"));
+        }
+        let mut attempt_id = None;
+        if flags & layout::DELIVER_HAS_ATTEMPT != 0 {
+            let id = self.text()?;
+            if id.len() > ATTEMPT_ID_BYTES_MAX {
+                return Err(self.wrong("attempt id is too long"));
+            }
+            attempt_id = Some(id);
+        }
+        let mut skip = None;
+        if flags & layout::DELIVER_HAS_SKIP != 0 {
+            skip = Some(SkipRange { from: QueueOffset(self.u64()?), to: QueueOffset(self.u64()?) });
+        }
+        let count = self.count(8)?;
+        let mut offsets = Vec::with_capacity(count);
+        for _ in 0..count {
+            offsets.push(QueueOffset(self.u64()?));
+        }
+        Ok(DeliverView { group, topic, queue, attempt_id, invisible_until_ms, offsets, skip })
+    }
+}
+
+fn malformed(at: usize, what: &str) -> MalformedEntry {
+    MalformedEntry { what: what.to_owned(), at }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | (u64::from(u32_at(bytes, at + 4)) << 32)
+}

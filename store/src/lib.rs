@@ -1,0 +1,43 @@
+//! What the log means: topics, queues, groups and deliveries, changed by `apply` and nowhere else.
+//!
+//! Promises of this crate:
+//! - queue offsets, sequence numbers and delivery attempts are assigned in log order, so every
+//!   replica assigns the same ones ([`StoreReader::digest`] is equal at the same applied index);
+//! - applying reads no clock, no randomness and no message body, and no payload makes it panic:
+//!   a malformed one is answered by [`Rejection::Malformed`], on every replica alike;
+//! - everything a client was promised is in the checkpoint or in an index file beside it; an index
+//!   file that does not fit its checksums is reported, never served;
+//! - all memory is bounded ([`limits`]) but for slots of the open segment, which the segment bounds.
+//!
+//! An entry is built by [`EntryBuilder`], applied by [`StoreMachine`], and its effects are read
+//! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`.
+
+mod command;
+mod dedup;
+mod deliveries;
+mod entry;
+mod entry_view;
+mod error;
+mod image;
+mod index_file;
+pub mod limits;
+mod machine;
+mod observer;
+mod outcome;
+mod producing;
+mod progress;
+mod queue;
+mod reader;
+mod shared;
+mod slot;
+mod state;
+
+pub use command::{Command, SkipRange, StartPolicy};
+pub use entry::{EntryBuilder, command_bytes};
+pub use entry_view::{Entry, MalformedEntry};
+pub use error::StoreError;
+pub use machine::{StoreMachine, open};
+pub use observer::{ApplyObserver, NoObserver};
+pub use outcome::{AckResult, Granted, Outcome, ProducedSlot, Rejection};
+pub use reader::{AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, Progress, StateDigest, StoreReader, TopicInfo};
+pub use slot::{FrameInError, Slot, frame_in};

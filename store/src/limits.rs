@@ -1,0 +1,26 @@
+//! The bounds of the state machine's memory; each has one name and one place where it is checked.
+
+/// Most topics of one broker group, dead-letter topics made on demand not counted.
+pub const TOPICS_MAX: usize = 50_000;
+
+/// Most consumer groups of one broker group.
+pub const GROUPS_MAX: usize = 50_000;
+
+/// Most messages of one (group, topic, queue) that are delivered and not yet acknowledged. When
+/// it is reached, nothing new is granted from that queue until something is acknowledged.
+pub const IN_FLIGHT_PER_QUEUE_MAX: usize = 10_000;
+
+/// Most attempt ids remembered of one (group, topic, queue); the oldest goes first.
+pub const ATTEMPTS_PER_QUEUE_MAX: usize = 64;
+
+/// Longest attempt id, bytes.
+pub const ATTEMPT_ID_BYTES_MAX: usize = 255;
+
+/// Most message ids in the window that finds repeated sends; the oldest goes first.
+pub const DEDUP_ENTRIES_MAX: usize = 200_000;
+
+/// How long a message id stays in that window, milliseconds of log time.
+pub const DEDUP_WINDOW_MS: u64 = 10 * 60 * 1000;
+
+/// Most commands of one entry.
+pub const COMMANDS_PER_ENTRY_MAX: usize = 65_536;

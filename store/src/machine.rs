@@ -1,0 +1,249 @@
+//! The state machine of the log: applies entries, spills slots, makes and takes checkpoints.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flotilla_raft_log::{Disk, LogIndex, RestoreError, StateMachine, Term};
+
+use crate::entry_view::{CommandView, EntryView};
+use crate::image;
+use crate::index_file::{IndexFile, IndexFileBuilder, IndexFileId};
+use crate::observer::ApplyObserver;
+use crate::queue::Run;
+use crate::shared::Shared;
+use crate::state::{Changes, Refusal, State};
+use crate::{Outcome, Rejection, StoreError, StoreReader};
+
+/// Opens a store on `dir`, which is made if it is not there. Nothing is read yet: the log restores
+/// the last checkpoint, if there is one, and applies the entries after it.
+///
+/// # Errors
+/// If the directory cannot be made.
+pub fn open(
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    observer: Arc<dyn ApplyObserver>,
+) -> Result<(StoreMachine, StoreReader), StoreError> {
+    disk.create_dir_all(&dir).map_err(|source| StoreError::Io { path: dir.clone(), source })?;
+    let shared = Arc::new(Shared::new());
+    let machine = StoreMachine {
+        shared: shared.clone(),
+        disk,
+        dir,
+        observer,
+        open_index: 0,
+        index_files: BTreeMap::new(),
+        failure: None,
+    };
+    Ok((machine, StoreReader::new(shared)))
+}
+
+/// Applies the log; there is one, and it is the only one that changes the state.
+///
+/// A node whose index files turn out damaged or unreadable *fails*: it tells its observer, answers
+/// every entry by [`Rejection::StoreFailed`] from then on without applying it, and makes
+/// checkpoints that nobody can restore.
+pub struct StoreMachine {
+    shared: Arc<Shared>,
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    observer: Arc<dyn ApplyObserver>,
+    /// First log index whose slots are in memory.
+    open_index: u64,
+    /// By first index.
+    index_files: BTreeMap<u64, IndexFileId>,
+    failure: Option<String>,
+}
+
+impl StoreMachine {
+    fn apply_entry(&mut self, index: u64, payload: &Bytes) -> Vec<Outcome> {
+        let entry = match EntryView::parse(payload) {
+            Ok(entry) => entry,
+            Err(error) => {
+                tracing::error!(index, %error, "log entry is malformed");
+                self.shared.write().applied = index;
+                self.observer.applied(index);
+                return vec![Outcome::Rejected(Rejection::Malformed { reason: error.to_string() })];
+            }
+        };
+        let mut changes = Changes::default();
+        let mut outcomes = Vec::with_capacity(entry.commands.len());
+        {
+            let mut state = self.shared.write();
+            state.log_time_ms = state.log_time_ms.max(entry.log_time_ms);
+            for command in &entry.commands {
+                match apply_command(&mut state, index, payload, command, &mut changes) {
+                    Ok(outcome) => outcomes.push(outcome),
+                    Err(Refusal::Rejected(rejection)) => outcomes.push(Outcome::Rejected(rejection)),
+                    Err(Refusal::Failed(error)) => {
+                        drop(state);
+                        return self.fail(&error);
+                    }
+                }
+            }
+            state.applied = index;
+        }
+        self.tell(index, changes);
+        outcomes
+    }
+
+    fn tell(&self, index: u64, changes: Changes) {
+        for (topic, queue) in &changes.queues_grown {
+            self.observer.queue_grew(topic, *queue);
+        }
+        for (group, topic) in &changes.groups_changed {
+            self.observer.group_changed(group, topic);
+        }
+        if changes.catalog {
+            self.observer.catalog_changed();
+        }
+        self.observer.applied(index);
+    }
+
+    fn fail(&mut self, error: &StoreError) -> Vec<Outcome> {
+        let reason = error.to_string();
+        tracing::error!(%error, "store failed, the node must stop");
+        self.shared.set_failure(reason.clone());
+        self.observer.failed(&reason);
+        self.failure = Some(reason.clone());
+        vec![Outcome::Rejected(Rejection::StoreFailed { reason })]
+    }
+
+    /// Writes the slots in memory to the index file of the segment that ends before `end_index`.
+    fn spill(&mut self, end_index: u64) -> Result<(), StoreError> {
+        let mut builder = IndexFileBuilder::default();
+        let mut keys = Vec::new();
+        {
+            let state = self.shared.read();
+            let mut queues: Vec<_> = state
+                .topics
+                .iter()
+                .flat_map(|(name, topic)| {
+                    topic.queues.iter().enumerate().map(move |(id, queue)| (topic.uid, id, name, queue))
+                })
+                .filter(|(_, _, _, queue)| !queue.open().is_empty())
+                .collect();
+            queues.sort_unstable_by_key(|(uid, id, _, _)| (*uid, *id));
+            for (uid, id, name, queue) in queues {
+                builder.push(uid, id as u32, queue.open_first(), queue.open());
+                keys.push((name.clone(), id));
+            }
+        }
+        if !builder.is_empty() {
+            let last_index = end_index.saturating_sub(1);
+            let (file, rows) = builder.write(&*self.disk, &self.dir, self.open_index, last_index)?;
+            let file = Arc::new(file);
+            self.index_files.insert(self.open_index, file.id());
+            let mut state = self.shared.write();
+            for ((name, id), row) in keys.iter().zip(&rows) {
+                let queue = state.topics.get_mut(name).and_then(|topic| topic.queues.get_mut(*id));
+                if let Some(queue) = queue {
+                    queue.seal(Run::of(&file, row));
+                }
+            }
+        }
+        self.open_index = end_index;
+        Ok(())
+    }
+
+    fn restore_state(&mut self, checkpoint: &[u8], applied: u64) -> Result<State, String> {
+        let restored = image::decode(checkpoint)?;
+        let mut state = restored.state;
+        if state.applied > applied {
+            return Err(format!("it is of entry {}, not of {applied}", state.applied));
+        }
+        let mut queues: BTreeMap<(u64, u32), &mut crate::queue::Queue> = BTreeMap::new();
+        for topic in state.topics.values_mut() {
+            for (id, queue) in topic.queues.iter_mut().enumerate() {
+                queues.insert((topic.uid, id as u32), queue);
+            }
+        }
+        let mut index_files = BTreeMap::new();
+        for expected in restored.index_files {
+            let opened = IndexFile::open(&*self.disk, &self.dir, expected.first_index);
+            let (file, rows) = opened.map_err(|error| format!("it relies on an index file: {error}"))?;
+            if file.id() != expected {
+                return Err(format!("index file {file:?} is another one than it relies on"));
+            }
+            let file = Arc::new(file);
+            for row in &rows {
+                // Rows of topics that were dropped since have no queue any more.
+                if let Some(queue) = queues.get_mut(&(row.topic_uid, row.queue)) {
+                    queue.push_run(Run::of(&file, row))?;
+                }
+            }
+            index_files.insert(expected.first_index, expected);
+        }
+        if let Some(((uid, id), _)) = queues.iter().find(|(_, queue)| !queue.is_covered()) {
+            return Err(format!("queue {id} of topic number {uid} has slots in no index file"));
+        }
+        self.open_index = restored.open_index;
+        self.index_files = index_files;
+        Ok(state)
+    }
+}
+
+impl StateMachine for StoreMachine {
+    type Output = Vec<Outcome>;
+
+    /// The entry's term is not looked at: see [`crate::Command`].
+    fn apply(&mut self, index: LogIndex, _term: Term, payload: Bytes) -> Vec<Outcome> {
+        if let Some(reason) = &self.failure {
+            return vec![Outcome::Rejected(Rejection::StoreFailed { reason: reason.clone() })];
+        }
+        self.apply_entry(index.0, &payload)
+    }
+
+    fn segment_started(&mut self, first: LogIndex) -> io::Result<()> {
+        if let Some(reason) = &self.failure {
+            return Err(io::Error::other(reason.clone()));
+        }
+        // The slots stay in memory if this fails; the next spill takes them along.
+        self.spill(first.0).map_err(io::Error::other)
+    }
+
+    fn checkpoint(&self) -> Vec<u8> {
+        match &self.failure {
+            Some(reason) => image::encode_failed(reason),
+            None => image::encode(&self.shared.read(), self.open_index, self.index_files.values().copied().collect()),
+        }
+    }
+
+    fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError> {
+        let state = self.restore_state(checkpoint, applied.0).map_err(RestoreError)?;
+        let index = state.applied;
+        *self.shared.write() = state;
+        self.observer.catalog_changed();
+        self.observer.applied(index);
+        Ok(())
+    }
+}
+
+fn apply_command(
+    state: &mut State,
+    index: u64,
+    payload: &[u8],
+    command: &CommandView<'_>,
+    changes: &mut Changes,
+) -> Result<Outcome, Refusal> {
+    match command {
+        CommandView::CreateTopic { name, message_type, queue_count, permission } => {
+            Ok(state.create_topic(name, *message_type, *queue_count, *permission, changes)?)
+        }
+        CommandView::DeleteTopic { name } => Ok(state.delete_topic(name, changes)?),
+        CommandView::CreateGroup { name, order, max_deliveries, start } => {
+            Ok(state.create_group(name, *order, *max_deliveries, *start, changes)?)
+        }
+        CommandView::DeleteGroup { name } => Ok(state.delete_group(name, changes)?),
+        CommandView::Produce { topic, queue, frames } => state.produce(index, payload, topic, *queue, frames, changes),
+        CommandView::Touch { group, topic } => state.touch(group, topic),
+        CommandView::Deliver(deliver) => state.deliver(deliver, changes),
+        CommandView::Ack { group, topic, queue, receipts } => state.ack(group, topic, *queue, receipts, changes),
+        CommandView::ChangeInvisible { group, topic, queue, offset, seq, invisible_until_ms } => {
+            state.change_invisible((group, topic), *queue, *offset, *seq, *invisible_until_ms, changes)
+        }
+    }
+}

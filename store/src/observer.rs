@@ -1,0 +1,39 @@
+//! Whom the machine tells what changed, so that nobody has to poll.
+
+use flotilla_message::{GroupName, QueueId, TopicName};
+
+/// Hears of changes after each entry was applied, outside any lock of the store, on the thread
+/// that applies.
+///
+/// An observer must:
+/// - return at once (wake someone, note something): applying waits for it;
+/// - not call back into the machine; a [`crate::StoreReader`] may be used.
+pub trait ApplyObserver: Send + Sync + 'static {
+    /// New slots stand at the end of a queue.
+    fn queue_grew(&self, topic: &TopicName, queue: QueueId);
+
+    /// Something of the group's progress in the topic changed that may make a message deliverable
+    /// (an ack, a changed invisible time, a dead letter), or its next due time.
+    fn group_changed(&self, group: &GroupName, topic: &TopicName);
+
+    /// The entry at this log index is applied, and everything it changed was told.
+    fn applied(&self, index: u64);
+
+    /// A topic or a group was made or dropped, or the whole state was replaced by a checkpoint.
+    fn catalog_changed(&self) {}
+
+    /// The store cannot go on: the node must stop, and says why. Told once.
+    fn failed(&self, reason: &str) {
+        let _ = reason;
+    }
+}
+
+/// Listens to nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoObserver;
+
+impl ApplyObserver for NoObserver {
+    fn queue_grew(&self, _topic: &TopicName, _queue: QueueId) {}
+    fn group_changed(&self, _group: &GroupName, _topic: &TopicName) {}
+    fn applied(&self, _index: u64) {}
+}

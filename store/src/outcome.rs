@@ -1,0 +1,189 @@
+//! What a command answers to its proposer.
+
+use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, TopicName, limits};
+
+use crate::Slot;
+use crate::limits::{GROUPS_MAX, TOPICS_MAX};
+
+/// The answer to one [`crate::Command`]; the same on every replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The topic was made.
+    TopicCreated {
+        /// Its number; never used again.
+        uid: u64,
+    },
+    /// The topic is gone.
+    TopicDeleted,
+    /// The group was made.
+    GroupCreated {
+        /// Its number; never used again.
+        uid: u64,
+    },
+    /// The group is gone.
+    GroupDeleted,
+    /// The batch is stored (or was before).
+    Produced {
+        /// The queue that was asked for.
+        queue: QueueId,
+        /// One for each frame, in order.
+        offsets: Vec<ProducedSlot>,
+    },
+    /// Every queue of the topic has a position now.
+    Touched {
+        /// The group's next offset in each queue, by queue.
+        next_offsets: Vec<QueueOffset>,
+    },
+    /// What was granted, rising by offset; the rest was left out.
+    Delivered {
+        /// The grants.
+        granted: Vec<Granted>,
+        /// The group's next offset in the queue after this command.
+        next_offset: QueueOffset,
+        /// True if the grants are those of an earlier command with the same attempt id.
+        repeated: bool,
+    },
+    /// One result for each receipt, in order.
+    Acked {
+        /// The results.
+        results: Vec<AckResult>,
+    },
+    /// The invisible time was changed (now, or by this very command before).
+    InvisibleChanged {
+        /// The delivery's new sequence number.
+        seq: u32,
+        /// The message.
+        slot: Slot,
+        /// When it becomes due, log time, milliseconds since the Unix epoch.
+        invisible_until_ms: u64,
+    },
+    /// Nothing was done.
+    Rejected(Rejection),
+}
+
+/// Where a frame of a batch stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProducedSlot {
+    /// Its queue; that of the first send if it is a duplicate.
+    pub queue: QueueId,
+    /// Its offset there.
+    pub offset: QueueOffset,
+    /// Its identity.
+    pub message: MessageRef,
+    /// True if it was stored before and not stored again.
+    pub duplicate: bool,
+}
+
+/// A message handed to a consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted {
+    /// Its offset.
+    pub offset: QueueOffset,
+    /// Where to read it.
+    pub slot: Slot,
+    /// The how-manieth delivery this is, from 1.
+    pub attempt: u32,
+    /// The number that acks and changes of this delivery must name. No other delivery, before or
+    /// after, in this or a re-created topic, has the same (until the 32 bits wrap).
+    pub seq: u32,
+    /// True if it was not delivered but became a dead letter: do not give it to the consumer.
+    pub dead_lettered: bool,
+}
+
+/// What came of one receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckResult {
+    /// It is consumed now.
+    Acked,
+    /// It was consumed before (acknowledged, filtered out, or made a dead letter).
+    AlreadyAcked,
+    /// It was delivered again, or its invisible time changed: another number holds.
+    Stale,
+    /// It was never delivered to this group.
+    NotFound,
+}
+
+/// Why a command did nothing. The same on every replica.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// No topic of that name.
+    #[error("topic does not exist")]
+    TopicNotFound,
+    /// A topic of that name is there.
+    #[error("topic exists already{}", if *same { " with the same settings" } else { " with other settings" })]
+    TopicExists {
+        /// Whether type, queues and permission are those asked for.
+        same: bool,
+    },
+    /// No group of that name.
+    #[error("group does not exist")]
+    GroupNotFound,
+    /// A group of that name is there.
+    #[error("group exists already{}", if *same { " with the same settings" } else { " with other settings" })]
+    GroupExists {
+        /// Whether order, deliveries and start are those asked for.
+        same: bool,
+    },
+    /// The topic has no such queue.
+    #[error("queue {queue} does not exist: the topic has {queue_count} queues, counted from 0")]
+    QueueNotFound {
+        /// The queue asked for.
+        queue: QueueId,
+        /// How many there are.
+        queue_count: u32,
+    },
+    /// The topic takes no messages.
+    #[error("topic is not writable")]
+    TopicNotWritable,
+    /// The topic gives no messages.
+    #[error("topic is not readable")]
+    TopicNotReadable,
+    /// A queue count out of range.
+    #[error("queue count {queue_count} is out of range; 1 to {} are allowed", limits::QUEUES_PER_TOPIC_MAX)]
+    QueueCountOutOfRange {
+        /// The count asked for.
+        queue_count: u32,
+    },
+    /// A number of deliveries out of range.
+    #[error("maximum of {max_deliveries} deliveries is out of range; 1 to {} are allowed", limits::MAX_DELIVERIES_MAX)]
+    MaxDeliveriesOutOfRange {
+        /// The number asked for.
+        max_deliveries: u32,
+    },
+    /// No room for another topic.
+    #[error("the broker group has {TOPICS_MAX} topics, more are not allowed")]
+    TooManyTopics,
+    /// No room for another group.
+    #[error("the broker group has {GROUPS_MAX} consumer groups, more are not allowed")]
+    TooManyGroups,
+    /// A message of another type than its topic's.
+    #[error("message type {message_type} does not fit topic {topic}, which takes {topic_type}")]
+    MessageTypeConflict {
+        /// The topic.
+        topic: TopicName,
+        /// What it takes.
+        topic_type: MessageType,
+        /// What was sent.
+        message_type: MessageType,
+    },
+    /// The delivery was superseded by a later one.
+    #[error("the receipt is stale: the message was delivered or changed again since")]
+    ReceiptStale,
+    /// The message is not in flight: it is consumed, or was never delivered.
+    #[error("the receipt names no delivery in flight")]
+    DeliveryNotFound,
+    /// The entry is not one that an [`crate::EntryBuilder`] made. Nothing of it was applied; this
+    /// is the entry's only outcome.
+    #[error("log entry is malformed: {reason}")]
+    Malformed {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// This node could not read its own files and must stop; other replicas are not concerned.
+    /// The one rejection that is local: it is never followed by another outcome of this node.
+    #[error("store of this node failed: {reason}")]
+    StoreFailed {
+        /// What failed.
+        reason: String,
+    },
+}

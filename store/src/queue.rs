@@ -1,0 +1,197 @@
+//! One queue: its bounds, its running hash, and where its slots are found.
+
+use std::sync::Arc;
+
+use flotilla_message::Hash128;
+
+use crate::index_file::{IndexFile, QueueRow};
+use crate::{Slot, StoreError};
+
+/// A dense range of the queue's slots in an index file.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub file: Arc<IndexFile>,
+    pub first_offset: u64,
+    pub slot_count: u32,
+    pub first_slot: u64,
+}
+
+impl Run {
+    pub fn of(file: &Arc<IndexFile>, row: &QueueRow) -> Run {
+        Run {
+            file: file.clone(),
+            first_offset: row.first_offset,
+            slot_count: row.slot_count,
+            first_slot: row.first_slot,
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.first_offset + u64::from(self.slot_count)
+    }
+
+    fn read(&self, from: u64, count: u64, out: &mut Vec<Slot>) -> Result<(), StoreError> {
+        let first = self.first_slot + (from - self.first_offset);
+        self.file.read_slots(first, count, out)
+    }
+}
+
+/// A queue's slots: sealed ones in the index files of their segments, those of the open segment
+/// in memory.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    min: u64,
+    max: u64,
+    /// Over (offset, message, checksum) of every slot ever made.
+    hash: u128,
+    runs: Vec<Run>,
+    open: Vec<Slot>,
+}
+
+/// A part of a queue that can be read without the store's lock.
+#[derive(Debug)]
+pub(crate) struct QueuePart {
+    runs: Vec<(Run, u64, u64)>,
+    open: Vec<Slot>,
+}
+
+impl QueuePart {
+    pub fn read(self) -> Result<Vec<Slot>, StoreError> {
+        let mut slots = Vec::new();
+        for (run, from, count) in &self.runs {
+            run.read(*from, *count, &mut slots)?;
+        }
+        slots.extend_from_slice(&self.open);
+        Ok(slots)
+    }
+}
+
+impl Queue {
+    pub fn new() -> Queue {
+        Queue { min: 0, max: 0, hash: Hash128::new().finish(), runs: Vec::new(), open: Vec::new() }
+    }
+
+    /// A queue as a checkpoint has it; its runs are added by [`Queue::push_run`].
+    pub fn restored(min: u64, max: u64, hash: u128, open: Vec<Slot>) -> Queue {
+        Queue { min, max, hash, runs: Vec::new(), open }
+    }
+
+    /// The oldest offset.
+    pub fn min(&self) -> u64 {
+        self.min
+    }
+
+    /// The offset that the next message gets.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    pub fn hash(&self) -> u128 {
+        self.hash
+    }
+
+    /// The slots of the open segment.
+    pub fn open(&self) -> &[Slot] {
+        &self.open
+    }
+
+    /// The first offset that is not in an index file.
+    pub fn open_first(&self) -> u64 {
+        self.max - self.open.len() as u64
+    }
+
+    /// Appends a slot. `checksum` stands for the message in the running hash.
+    pub fn append(&mut self, slot: Slot, checksum: u32) -> u64 {
+        let offset = self.max;
+        let mut hash = Hash128::from_u128(self.hash);
+        hash.write_u64(offset);
+        hash.write_u64(slot.message.index);
+        hash.write_u64(u64::from(slot.message.ordinal) << 32 | u64::from(checksum));
+        self.hash = hash.finish();
+        self.open.push(slot);
+        self.max += 1;
+        offset
+    }
+
+    /// The index files that hold slots of the queue, oldest first.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<IndexFile>> {
+        self.runs.iter().map(|run| &run.file)
+    }
+
+    /// Adds a range that an index file holds. Ranges come in order and leave no gap.
+    pub fn push_run(&mut self, run: Run) -> Result<(), String> {
+        let expected = self.runs.last().map_or(self.min, Run::end);
+        if run.first_offset != expected || run.end() > self.open_first() {
+            return Err(format!(
+                "offsets {}..{} of {:?} do not follow {expected} below {}",
+                run.first_offset,
+                run.end(),
+                run.file,
+                self.open_first()
+            ));
+        }
+        self.runs.push(run);
+        Ok(())
+    }
+
+    /// Whether every offset is in a run or in memory.
+    pub fn is_covered(&self) -> bool {
+        self.runs.last().map_or(self.min, Run::end) == self.open_first()
+    }
+
+    /// The open segment's slots are in `run` now.
+    pub fn seal(&mut self, run: Run) {
+        debug_assert_eq!(run.first_offset, self.open_first());
+        debug_assert_eq!(run.slot_count as usize, self.open.len());
+        self.runs.push(run);
+        self.open = Vec::new();
+    }
+
+    /// One slot; `None` outside the bounds.
+    pub fn slot(&self, offset: u64) -> Result<Option<Slot>, StoreError> {
+        if offset < self.min || offset >= self.max {
+            return Ok(None);
+        }
+        if let Some(at) = offset.checked_sub(self.open_first()) {
+            return Ok(self.open.get(at as usize).copied());
+        }
+        Ok(self.part(offset, 1).read()?.pop())
+    }
+
+    /// What holds the slots from `from` on, at most `count`; clipped to the bounds.
+    pub fn part(&self, from: u64, count: u64) -> QueuePart {
+        let from = from.max(self.min);
+        let end = from.saturating_add(count).min(self.max);
+        let mut runs = Vec::new();
+        let mut at = from;
+        let first_run = self.runs.partition_point(|run| run.end() <= from);
+        for run in &self.runs[first_run..] {
+            if at >= end {
+                break;
+            }
+            let until = run.end().min(end);
+            runs.push((run.clone(), at, until - at));
+            at = until;
+        }
+        let open_first = self.open_first();
+        let open = if at < end {
+            self.open[(at - open_first) as usize..(end - open_first) as usize].to_vec()
+        } else {
+            Vec::new()
+        };
+        QueuePart { runs, open }
+    }
+
+    /// The first offset stored at or after `at_ms` of log time; the end of the queue if none is.
+    pub fn offset_at(&self, at_ms: u64) -> Result<u64, StoreError> {
+        let (mut low, mut high) = (self.min, self.max);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.slot(middle)? {
+                Some(slot) if slot.stored_at_ms < at_ms => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+}

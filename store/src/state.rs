@@ -1,0 +1,291 @@
+//! The replicated state, and what each command does to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flotilla_message::{GroupName, Hash128, MessageType, Permission, QueueId, QueueOffset, TopicName, limits};
+
+use crate::dedup::DedupWindow;
+use crate::limits::{GROUPS_MAX, TOPICS_MAX};
+use crate::progress::QueueProgress;
+use crate::queue::Queue;
+use crate::{Outcome, Rejection, StartPolicy, StoreError};
+
+/// A topic and its queues.
+#[derive(Debug)]
+pub(crate) struct Topic {
+    pub uid: u64,
+    pub message_type: MessageType,
+    pub permission: Permission,
+    pub queues: Vec<Queue>,
+}
+
+/// A consumer group's settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub uid: u64,
+    pub order: bool,
+    pub max_deliveries: u32,
+    pub start: StartPolicy,
+}
+
+/// (group, topic, queue), the first two by their numbers.
+pub(crate) type ProgressKey = (u64, u64, u32);
+
+/// Everything that the log decides; the same on every replica at the same applied index, but for
+/// where slots are kept (`Queue::runs`), which is this node's own.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Log index of the last entry applied; 0 before the first.
+    pub applied: u64,
+    /// Log time, milliseconds since the Unix epoch.
+    pub log_time_ms: u64,
+    /// The last number given to a topic or group.
+    pub last_uid: u64,
+    /// The last number given to a delivery.
+    pub last_seq: u32,
+    pub topics: BTreeMap<TopicName, Topic>,
+    pub groups: BTreeMap<GroupName, Group>,
+    pub progress: BTreeMap<ProgressKey, QueueProgress>,
+    pub dedup: DedupWindow,
+}
+
+/// What an entry changed, for the observer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub queues_grown: BTreeSet<(TopicName, QueueId)>,
+    pub groups_changed: BTreeSet<(GroupName, TopicName)>,
+    pub catalog: bool,
+}
+
+/// Why a command has no outcome of its own.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Every replica says so.
+    Rejected(Rejection),
+    /// This node cannot read its files.
+    Failed(StoreError),
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Refusal {
+        Refusal::Rejected(rejection)
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Refusal {
+        Refusal::Failed(error)
+    }
+}
+
+impl Topic {
+    pub fn new(uid: u64, message_type: MessageType, queue_count: u32, permission: Permission) -> Topic {
+        Topic { uid, message_type, permission, queues: (0..queue_count).map(|_| Queue::new()).collect() }
+    }
+
+    pub fn queue(&self, queue: QueueId) -> Result<&Queue, Rejection> {
+        self.queues.get(queue.0 as usize).ok_or(self.no_queue(queue))
+    }
+
+    pub fn no_queue(&self, queue: QueueId) -> Rejection {
+        Rejection::QueueNotFound { queue, queue_count: self.queues.len() as u32 }
+    }
+}
+
+impl Group {
+    /// Where the group begins in a queue that it meets now.
+    pub fn first_offset(&self, queue: &Queue) -> Result<u64, StoreError> {
+        match self.start {
+            StartPolicy::First => Ok(queue.min()),
+            StartPolicy::Last => Ok(queue.max()),
+            StartPolicy::TimestampMs(at_ms) => queue.offset_at(at_ms),
+        }
+    }
+}
+
+impl State {
+    pub fn new() -> State {
+        State {
+            applied: 0,
+            log_time_ms: 0,
+            last_uid: 0,
+            last_seq: 0,
+            topics: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            progress: BTreeMap::new(),
+            dedup: DedupWindow::new(),
+        }
+    }
+
+    pub fn topic(&self, name: &str) -> Result<&Topic, Rejection> {
+        self.topics.get(name).ok_or(Rejection::TopicNotFound)
+    }
+
+    pub fn group(&self, name: &str) -> Result<&Group, Rejection> {
+        self.groups.get(name).ok_or(Rejection::GroupNotFound)
+    }
+
+    fn next_uid(&mut self) -> u64 {
+        self.last_uid += 1;
+        self.last_uid
+    }
+
+    /// A number that no delivery had before. 0 is left out, so that it can mean none.
+    pub fn next_seq(last_seq: &mut u32) -> u32 {
+        *last_seq = last_seq.wrapping_add(1).max(1);
+        *last_seq
+    }
+
+    pub fn create_topic(
+        &mut self,
+        name: &TopicName,
+        message_type: MessageType,
+        queue_count: u32,
+        permission: Permission,
+        changes: &mut Changes,
+    ) -> Result<Outcome, Rejection> {
+        if !(1..=limits::QUEUES_PER_TOPIC_MAX).contains(&queue_count) {
+            return Err(Rejection::QueueCountOutOfRange { queue_count });
+        }
+        if let Some(topic) = self.topics.get(name) {
+            let same = topic.message_type == message_type
+                && topic.permission == permission
+                && topic.queues.len() == queue_count as usize;
+            return Err(Rejection::TopicExists { same });
+        }
+        if self.topics.len() >= TOPICS_MAX {
+            return Err(Rejection::TooManyTopics);
+        }
+        let uid = self.add_topic(name, message_type, queue_count, permission);
+        changes.catalog = true;
+        Ok(Outcome::TopicCreated { uid })
+    }
+
+    pub fn add_topic(
+        &mut self,
+        name: &TopicName,
+        message_type: MessageType,
+        queue_count: u32,
+        permission: Permission,
+    ) -> u64 {
+        let uid = self.next_uid();
+        let topic = Topic::new(uid, message_type, queue_count, permission);
+        self.topics.insert(name.clone(), topic);
+        uid
+    }
+
+    pub fn delete_topic(&mut self, name: &str, changes: &mut Changes) -> Result<Outcome, Rejection> {
+        let topic = self.topics.remove(name).ok_or(Rejection::TopicNotFound)?;
+        for group in self.groups.values() {
+            for queue in 0..topic.queues.len() as u32 {
+                self.progress.remove(&(group.uid, topic.uid, queue));
+            }
+        }
+        changes.catalog = true;
+        Ok(Outcome::TopicDeleted)
+    }
+
+    pub fn create_group(
+        &mut self,
+        name: &GroupName,
+        order: bool,
+        max_deliveries: u32,
+        start: StartPolicy,
+        changes: &mut Changes,
+    ) -> Result<Outcome, Rejection> {
+        if !(1..=limits::MAX_DELIVERIES_MAX).contains(&max_deliveries) {
+            return Err(Rejection::MaxDeliveriesOutOfRange { max_deliveries });
+        }
+        if let Some(group) = self.groups.get(name) {
+            let same = group.order == order && group.max_deliveries == max_deliveries && group.start == start;
+            return Err(Rejection::GroupExists { same });
+        }
+        if self.groups.len() >= GROUPS_MAX {
+            return Err(Rejection::TooManyGroups);
+        }
+        let uid = self.next_uid();
+        let group = Group { uid, order, max_deliveries, start };
+        self.groups.insert(name.clone(), group);
+        changes.catalog = true;
+        Ok(Outcome::GroupCreated { uid })
+    }
+
+    pub fn delete_group(&mut self, name: &str, changes: &mut Changes) -> Result<Outcome, Rejection> {
+        let group = self.groups.remove(name).ok_or(Rejection::GroupNotFound)?;
+        let of_group = (group.uid, 0, 0)..=(group.uid, u64::MAX, u32::MAX);
+        let keys: Vec<ProgressKey> = self.progress.range(of_group).map(|(key, _)| *key).collect();
+        keys.iter().for_each(|key| drop(self.progress.remove(key)));
+        changes.catalog = true;
+        Ok(Outcome::GroupDeleted)
+    }
+
+    pub fn touch(&mut self, group: &str, topic: &str) -> Result<Outcome, Refusal> {
+        let group = self.group(group)?;
+        let topic = self.topic(topic)?;
+        let mut fresh = Vec::new();
+        let mut next_offsets = Vec::with_capacity(topic.queues.len());
+        for (queue_id, queue) in topic.queues.iter().enumerate() {
+            let key = (group.uid, topic.uid, queue_id as u32);
+            let next_offset = match self.progress.get(&key) {
+                Some(progress) => progress.next_offset(),
+                None => {
+                    let first_offset = group.first_offset(queue)?;
+                    fresh.push((key, first_offset));
+                    first_offset
+                }
+            };
+            next_offsets.push(QueueOffset(next_offset));
+        }
+        for (key, first_offset) in fresh {
+            self.progress.insert(key, QueueProgress::starting_at(first_offset));
+        }
+        Ok(Outcome::Touched { next_offsets })
+    }
+
+    /// A hash over everything that must be equal on all replicas.
+    pub fn digest(&self) -> u128 {
+        let mut hash = Hash128::new();
+        hash.write_u64(self.applied);
+        hash.write_u64(self.log_time_ms);
+        hash.write_u64(self.last_uid);
+        hash.write_u64(u64::from(self.last_seq));
+        hash.write_u64(self.topics.len() as u64);
+        for (name, topic) in &self.topics {
+            hash.write_bytes(name.as_str().as_bytes());
+            hash.write_u64(topic.uid);
+            hash.write_u64(u64::from(topic.message_type.code()) << 8 | u64::from(topic.permission.code()));
+            hash.write_u64(topic.queues.len() as u64);
+            for queue in &topic.queues {
+                hash.write_u64(queue.min());
+                hash.write_u64(queue.max());
+                hash.write_u64(queue.hash() as u64);
+                hash.write_u64((queue.hash() >> 64) as u64);
+            }
+        }
+        hash.write_u64(self.groups.len() as u64);
+        for (name, group) in &self.groups {
+            hash.write_bytes(name.as_str().as_bytes());
+            hash.write_u64(group.uid);
+            hash.write_u64(u64::from(group.max_deliveries) << 1 | u64::from(group.order));
+            let (policy, at_ms) = match group.start {
+                StartPolicy::First => (0, 0),
+                StartPolicy::Last => (1, 0),
+                StartPolicy::TimestampMs(at_ms) => (2, at_ms),
+            };
+            hash.write_u64(policy);
+            hash.write_u64(at_ms);
+        }
+        hash.write_u64(self.progress.len() as u64);
+        for ((group, topic, queue), progress) in &self.progress {
+            hash.write_u64(*group);
+            hash.write_u64(*topic);
+            hash.write_u64(u64::from(*queue));
+            progress.write_digest(&mut hash);
+        }
+        hash.write_u64(self.dedup.first_serial());
+        hash.write_u64(self.dedup.len() as u64);
+        hash.write_u64(self.dedup.hash() as u64);
+        hash.write_u64((self.dedup.hash() >> 64) as u64);
+        hash.finish()
+    }
+}

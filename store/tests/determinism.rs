@@ -1,0 +1,175 @@
+//! One log, many lives: restarts, spills and different segment bounds change nothing anyone sees.
+
+mod support;
+
+use bytes::Bytes;
+use flotilla_message::{QueueId, QueueOffset};
+use flotilla_raft_log::{LogIndex, StateMachine};
+use flotilla_store::{Command, Outcome, SkipRange, StartPolicy};
+use proptest::prelude::*;
+use support::{Node, START_MS, ack, change, create_group, create_topic, entry, group, offsets, produce, topic};
+
+const TOPICS: [&str; 3] = ["a", "b", "c"];
+const GROUPS: [&str; 2] = ["g", "h"];
+
+fn commands() -> impl Strategy<Value = Command> {
+    let topic_name = || proptest::sample::select(TOPICS.to_vec());
+    let group_name = || proptest::sample::select(GROUPS.to_vec());
+    let policies = prop_oneof![
+        Just(StartPolicy::First),
+        Just(StartPolicy::Last),
+        (0u64..3000).prop_map(|ms| StartPolicy::TimestampMs(START_MS + ms))
+    ];
+    prop_oneof![
+        2 => (topic_name(), 1u32..3).prop_map(|(name, queues)| create_topic(name, queues)),
+        1 => topic_name().prop_map(|name| Command::DeleteTopic { name: topic(name) }),
+        2 => (group_name(), any::<bool>(), 1u32..3, policies)
+            .prop_map(|(name, order, max, start)| create_group(name, order, max, start)),
+        1 => group_name().prop_map(|name| Command::DeleteGroup { name: group(name) }),
+        10 => (topic_name(), 0u32..3, proptest::collection::vec(0u32..300, 1..5)).prop_map(|(name, queue, ids)| {
+            let ids: Vec<_> = ids.iter().map(|id| format!("id-{id}")).collect();
+            produce(name, queue, &ids.iter().map(String::as_str).collect::<Vec<_>>())
+        }),
+        1 => (group_name(), topic_name())
+            .prop_map(|(g, t)| Command::Touch { group: group(g), topic: topic(t) }),
+        8 => (
+            (group_name(), topic_name(), 0u32..2, 0u64..400),
+            proptest::option::of(0u8..3),
+            (0u64..12, 0u64..6),
+            proptest::option::of((0u64..12, 0u64..20)),
+        )
+            .prop_map(|((g, t, queue, until), attempt, (from, count), skip)| Command::Deliver {
+                group: group(g),
+                topic: topic(t),
+                queue: QueueId(queue),
+                attempt_id: attempt.map(|id| format!("try-{id}")),
+                invisible_until_ms: START_MS + until,
+                offsets: offsets(from..from + count),
+                skip: skip.map(|(from, to)| SkipRange { from: QueueOffset(from), to: QueueOffset(to) }),
+            }),
+        4 => (group_name(), topic_name(), 0u32..2, proptest::collection::vec((0u64..12, 1u32..60), 1..8))
+            .prop_map(|(g, t, queue, receipts)| ack(g, t, queue, &receipts)),
+        3 => (group_name(), topic_name(), 0u32..2, 0u64..12, 1u32..60, 0u64..400)
+            .prop_map(|(g, t, queue, offset, seq, until)| change(g, t, queue, offset, seq, START_MS + until)),
+    ]
+}
+
+/// Every log begins with topics and groups, so that most commands find what they speak of.
+fn logs() -> impl Strategy<Value = Vec<Bytes>> {
+    let entries = (proptest::collection::vec(commands(), 1..5), 0u64..300);
+    let entries = entries.prop_map(|(commands, ms)| entry(START_MS + ms, &commands));
+    proptest::collection::vec(entries, 1..59).prop_map(|entries| {
+        let catalog = [
+            create_topic("a", 2),
+            create_topic("b", 1),
+            create_group("g", false, 2, StartPolicy::First),
+            create_group("h", true, 2, StartPolicy::Last),
+        ];
+        std::iter::once(entry(START_MS, &catalog)).chain(entries).collect()
+    })
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    None,
+    Roll,
+    Restart,
+    /// The process dies: back to the last checkpoint, and the entries since are applied again.
+    Crash,
+}
+
+fn lives() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        6 => Just(Event::None),
+        2 => Just(Event::Roll),
+        1 => Just(Event::Restart),
+        1 => Just(Event::Crash)
+    ];
+    proptest::collection::vec(event, 60)
+}
+
+/// Applies a log in a life of rolls and restarts; the answers, and the machine at the end.
+fn live(log: &[Bytes], events: &[Event]) -> (Vec<Vec<Outcome>>, Node) {
+    let mut node = Node::new();
+    let mut rolls = Vec::new();
+    let mut saved = (node.machine.checkpoint(), 0);
+    let mut answers: Vec<Vec<Outcome>> = Vec::new();
+    for (payload, event) in log.iter().zip(events) {
+        match event {
+            Event::None => {}
+            Event::Roll => {
+                node.roll();
+                rolls.push(node.index);
+                saved = (node.machine.checkpoint(), node.index);
+            }
+            Event::Restart => node = node.restarted(),
+            Event::Crash => {
+                let reached = node.index;
+                node = Node::on(node.disk.clone());
+                node.machine.restore(&saved.0, LogIndex(saved.1)).unwrap();
+                node.index = saved.1;
+                while node.index < reached {
+                    if rolls.contains(&node.index) && node.index > saved.1 {
+                        node.roll();
+                    }
+                    let at = node.index as usize;
+                    assert_eq!(node.apply(log[at].clone()), answers[at], "applied again");
+                }
+            }
+        }
+        answers.push(node.apply(payload.clone()));
+    }
+    (answers, node)
+}
+
+fn everything(node: &Node) -> String {
+    let reader = &node.reader;
+    let mut text = format!("{:?} {:?} {:?}", reader.topics(), reader.groups(), reader.dedup_status());
+    for info in reader.topics() {
+        for queue in (0..info.queue_count).map(QueueId) {
+            text += &format!("{:?}", reader.queue_bounds(&info.name, queue));
+            text += &format!("{:?}", reader.slots(&info.name, queue, QueueOffset(0), usize::MAX).unwrap());
+            for name in GROUPS {
+                text += &format!("{:?}", reader.progress(&group(name), &info.name, queue).unwrap());
+                text += &format!("{:?}", reader.due(&group(name), &info.name, queue, u64::MAX, 99));
+            }
+        }
+    }
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_life_of_a_log_ends_alike(log in logs(), one in lives(), other in lives()) {
+        let (straight_answers, straight) = live(&log, &[Event::None; 60]);
+        for events in [one, other] {
+            let (answers, node) = live(&log, &events);
+            prop_assert_eq!(&answers, &straight_answers);
+            prop_assert_eq!(node.reader.digest(), straight.reader.digest());
+            prop_assert_eq!(everything(&node), everything(&straight));
+        }
+    }
+
+    #[test]
+    fn an_entry_that_changes_something_changes_the_digest(log in logs(), which in any::<prop::sample::Index>()) {
+        let changes_something = |answers: &[Outcome]| {
+            answers.iter().any(|outcome| match outcome {
+                Outcome::Produced { offsets, .. } => offsets.iter().any(|slot| !slot.duplicate),
+                Outcome::Delivered { granted, repeated: false, .. } => !granted.is_empty(),
+                Outcome::TopicCreated { .. } | Outcome::GroupCreated { .. } => true,
+                _ => false,
+            })
+        };
+        let (answers, _) = live(&log, &[Event::None; 60]);
+        let choices: Vec<_> = (0..log.len()).filter(|at| changes_something(&answers[*at])).collect();
+        let which = *which.get(&choices);
+        let (_, with) = live(&log[..=which], &[Event::None; 60]);
+        let mut other = log[..=which].to_vec();
+        other[which] = entry(0, &[]);
+        let (_, without) = live(&other, &[Event::None; 60]);
+        prop_assert_eq!(with.reader.applied(), without.reader.applied());
+        prop_assert_ne!(with.reader.digest(), without.reader.digest());
+    }
+}

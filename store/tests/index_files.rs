@@ -1,0 +1,202 @@
+//! Slots leave memory for index files, are read back equal, and damage is found.
+
+mod support;
+
+use std::sync::Arc;
+
+use flotilla_message::{QueueId, QueueOffset};
+use flotilla_raft_log::{LogIndex, StateMachine};
+use flotilla_store::{Outcome, Rejection, StartPolicy, StoreError, frame_in};
+use support::{Node, START_MS, deliver, entry, frame, granted_offsets, group, produce, topic};
+
+/// Three segments: 300 messages in queue 0 of `a` in each, some in others.
+fn filled() -> Node {
+    let mut node = Node::new().with_topic("a", 2).with_topic("b", 1);
+    for segment in 0..3 {
+        for i in 0..300 {
+            node.now_ms += 10;
+            node.send("a", 0, &[&format!("a{segment}-{i}")]);
+            if i % 100 == 0 && segment != 1 {
+                node.send("a", 1, &[&format!("x{segment}-{i}")]);
+                node.send("b", 0, &[&format!("b{segment}-{i}"), &format!("c{segment}-{i}")]);
+            }
+        }
+        if segment < 2 {
+            node.roll();
+        }
+    }
+    node
+}
+
+#[test]
+fn spilled_slots_read_back_as_they_were() {
+    let node = filled();
+    let mut unspilled = Node::new().with_topic("a", 2).with_topic("b", 1);
+    for segment in 0..3 {
+        for i in 0..300 {
+            unspilled.now_ms += 10;
+            unspilled.send("a", 0, &[&format!("a{segment}-{i}")]);
+            if i % 100 == 0 && segment != 1 {
+                unspilled.send("a", 1, &[&format!("x{segment}-{i}")]);
+                unspilled.send("b", 0, &[&format!("b{segment}-{i}"), &format!("c{segment}-{i}")]);
+            }
+        }
+    }
+    assert_eq!(node.disk.names().len(), 2, "{:?}", node.disk.names());
+    assert_eq!(node.reader.verify_index_files().unwrap(), 2);
+    assert_eq!(node.reader.digest(), unspilled.reader.digest());
+    for (name, queue) in [("a", 0), ("a", 1), ("b", 0)] {
+        let read = |node: &Node, from: u64, count| {
+            node.reader.slots(&topic(name), QueueId(queue), QueueOffset(from), count).unwrap()
+        };
+        let all = read(&unspilled, 0, usize::MAX);
+        assert_eq!(read(&node, 0, usize::MAX), all);
+        for from in [0, 1, 127, 128, 299, 300, 301, 555, 600, 899, 900, 901, u64::MAX] {
+            for count in [0, 1, 2, 129, 400] {
+                assert_eq!(read(&node, from, count), read(&unspilled, from, count), "{name} {queue} {from} {count}");
+            }
+        }
+        for at_ms in (START_MS..START_MS + 9200).step_by(333) {
+            let found = node.reader.offset_at(&topic(name), QueueId(queue), at_ms).unwrap().unwrap();
+            let expected = all.iter().find(|(_, slot)| slot.stored_at_ms >= at_ms);
+            assert_eq!(found.0, expected.map_or(all.len() as u64, |(offset, _)| offset.0));
+        }
+    }
+}
+
+#[test]
+fn a_frame_is_found_by_its_slot() {
+    let mut node = Node::new().with_topic("t", 1);
+    let payload = entry(5, &[produce("t", 0, &["a", "b"]), produce("t", 0, &["c"])]);
+    node.apply(payload.clone());
+    let slots = node.reader.slots(&topic("t"), QueueId(0), QueueOffset(0), 9).unwrap();
+    let ids: Vec<_> = slots.iter().map(|(_, slot)| frame_in(&payload, slot).unwrap().id().to_owned()).collect();
+    assert_eq!(ids, ["a", "b", "c"]);
+    let ordinals: Vec<_> = slots.iter().map(|(_, slot)| (slot.message.index, slot.message.ordinal)).collect();
+    assert_eq!(ordinals, [(2, 0), (2, 1), (2, 2)]);
+    assert_eq!(frame_in(&payload, &slots[1].1).unwrap().into_frame(), frame("t", "b", None));
+    assert!(frame_in(&payload.slice(..60), &slots[2].1).is_err());
+    let mut wrong = slots[1].1;
+    wrong.position += 1;
+    assert!(frame_in(&payload, &wrong).is_err());
+}
+
+#[test]
+fn a_restart_finds_the_files_again_and_writes_them_again() {
+    let mut node = filled();
+    let before = node.machine.checkpoint();
+    let before_index = node.index;
+    let mut restarted = node.restarted();
+    assert_eq!(restarted.reader.digest(), node.reader.digest());
+    let all = |node: &Node| node.reader.slots(&topic("a"), QueueId(0), QueueOffset(0), usize::MAX).unwrap();
+    assert_eq!(all(&restarted), all(&node));
+
+    // Both go on, spill, and agree; then the older checkpoint is restored over the newer file.
+    for one in [&mut node, &mut restarted] {
+        one.send("a", 0, &["later"]);
+        one.roll();
+        one.send("b", 0, &["latest"]);
+    }
+    assert_eq!(all(&restarted), all(&node));
+    assert_eq!(restarted.reader.digest(), node.reader.digest());
+    let mut older = Node::on(node.disk.clone());
+    older.machine.restore(&before, LogIndex(before_index)).unwrap();
+    (older.index, older.now_ms) = (before_index, node.now_ms);
+    older.send("a", 0, &["later"]);
+    older.roll();
+    older.send("b", 0, &["latest"]);
+    assert_eq!(all(&older), all(&node));
+    assert_eq!(older.reader.digest(), node.reader.digest());
+}
+
+#[test]
+fn a_dropped_topic_leaves_no_slots_behind() {
+    let mut node = filled();
+    node.run(flotilla_store::Command::DeleteTopic { name: topic("a") });
+    node.roll();
+    let node = node.with_topic("a", 2);
+    assert!(node.reader.slots(&topic("a"), QueueId(0), QueueOffset(0), 10).unwrap().is_empty());
+    assert_eq!(node.reader.queue_bounds(&topic("a"), QueueId(0)), Some((QueueOffset(0), QueueOffset(0))));
+    let restarted = node.restarted();
+    assert_eq!(restarted.reader.digest(), node.reader.digest());
+    assert_eq!(restarted.reader.slots(&topic("b"), QueueId(0), QueueOffset(0), 100).unwrap().len(), 12);
+}
+
+#[test]
+fn damage_is_reported_and_never_served() {
+    let node = filled();
+    let first = node.disk.names()[0].clone();
+    node.disk.damage(&first, 1);
+    let read = |from, count| node.reader.slots(&topic("b"), QueueId(0), QueueOffset(from), count);
+    let error = read(0, 1).unwrap_err();
+    assert!(matches!(error, StoreError::DamagedIndex { .. }), "{error}");
+    assert!(error.to_string().contains(&first) && error.to_string().contains("block 2"), "{error}");
+    assert!(node.reader.verify_index_files().is_err());
+    assert_eq!(read(6, 6).unwrap().len(), 6, "other segments are still served");
+    assert!(node.reader.slots(&topic("a"), QueueId(0), QueueOffset(0), 128).is_ok(), "other blocks too");
+}
+
+#[test]
+fn a_node_that_meets_damage_while_applying_stops_and_its_checkpoint_is_refused() {
+    let mut node = filled().with_group("g", false, 3, StartPolicy::First);
+    node.disk.damage(&node.disk.names()[0].clone(), 1);
+    let healthy = node.reader.digest();
+    let outcome = node.run(deliver("g", "b", 0, 0..2, u64::MAX));
+    assert!(matches!(outcome, Outcome::Rejected(Rejection::StoreFailed { .. })), "{outcome:?}");
+    assert!(node.listener.failure.lock().unwrap().as_ref().unwrap().contains("index-"));
+    assert!(node.reader.failure().is_some());
+    let outcome = node.send("a", 0, &["after"]);
+    assert!(matches!(outcome, Outcome::Rejected(Rejection::StoreFailed { .. })));
+    assert_eq!(node.reader.applied(), healthy.applied);
+    assert!(node.machine.segment_started(LogIndex(node.index + 1)).is_err());
+
+    let checkpoint = node.machine.checkpoint();
+    let mut other = Node::on(node.disk.clone());
+    let error = other.machine.restore(&checkpoint, LogIndex(node.index)).unwrap_err();
+    assert!(error.to_string().contains("after the store had failed"), "{error}");
+}
+
+#[test]
+fn a_missing_or_foreign_or_cut_index_file_is_refused_at_restore() {
+    let node = filled();
+    let checkpoint = node.machine.checkpoint();
+    let restore = |disk: Arc<support::MemoryDisk>, bytes: &[u8], applied| {
+        Node::on(disk).machine.restore(bytes, LogIndex(applied)).map_err(|error| error.to_string())
+    };
+    assert_eq!(restore(node.disk.clone(), &checkpoint, node.index), Ok(()));
+    assert!(restore(node.disk.clone(), &checkpoint, node.index - 1).unwrap_err().contains("not of"));
+    assert!(restore(Arc::default(), &checkpoint, node.index).unwrap_err().contains("relies on an index file"));
+
+    let mut other = Node::new().with_topic("a", 2).with_topic("b", 1);
+    other.send("a", 0, &["other"]);
+    other.roll();
+    assert!(restore(other.disk, &checkpoint, node.index).unwrap_err().contains("is another one"));
+
+    for at in (0..checkpoint.len()).step_by(97) {
+        let mut damaged = checkpoint.clone();
+        damaged[at] ^= 1;
+        assert!(restore(node.disk.clone(), &damaged, node.index).is_err(), "byte {at}");
+        assert!(restore(node.disk.clone(), &checkpoint[..at], node.index).is_err(), "cut at {at}");
+    }
+
+    // Header and tables are checked at once; the slots, block by block, when they are read.
+    let name = node.disk.names()[1].clone();
+    for at in 0..64 + 32 + 3 * 4 {
+        let from_end = node.disk.len_of(&name) - at;
+        node.disk.damage(&name, from_end);
+        let error = restore(node.disk.clone(), &checkpoint, node.index).unwrap_err();
+        assert!(error.contains(&name), "byte {at}: {error}");
+        node.disk.damage(&name, from_end);
+    }
+    node.disk.forget(&name);
+    assert!(restore(node.disk.clone(), &checkpoint, node.index).unwrap_err().contains(&name));
+}
+
+#[test]
+fn backlog_is_delivered_from_index_files() {
+    let mut node = filled().with_group("g", false, 3, StartPolicy::TimestampMs(START_MS + 2_000));
+    let first = node.reader.progress(&group("g"), &topic("a"), QueueId(0)).unwrap().unwrap();
+    assert!(!first.is_pinned && first.next_offset.0 == 199, "{first:?}");
+    let outcome = node.run(deliver("g", "a", 0, 199..320, u64::MAX));
+    assert_eq!(granted_offsets(&outcome), (199..320).collect::<Vec<_>>());
+}

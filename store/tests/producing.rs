@@ -1,0 +1,108 @@
+//! Sending: offsets in log order, repeated sends found, topics that come and go.
+
+mod support;
+
+use flotilla_message::{MessageRef, MessageType, Permission, QueueId, QueueOffset};
+use flotilla_store::{Command, Outcome, ProducedSlot, Rejection, limits};
+use support::{Node, frame, produce, topic};
+
+fn produced(outcome: Outcome) -> Vec<(u32, u64, bool)> {
+    match outcome {
+        Outcome::Produced { offsets, .. } => {
+            offsets.iter().map(|slot| (slot.queue.0, slot.offset.0, slot.duplicate)).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn offsets_follow_the_log() {
+    let mut node = Node::new().with_topic("t", 2);
+    let outcomes = node.apply_all(&[produce("t", 0, &["a", "b"]), produce("t", 1, &["c"]), produce("t", 0, &["d"])]);
+    assert_eq!(
+        outcomes[2],
+        Outcome::Produced {
+            queue: QueueId(0),
+            offsets: vec![ProducedSlot {
+                queue: QueueId(0),
+                offset: QueueOffset(2),
+                message: MessageRef { index: 2, ordinal: 3 },
+                duplicate: false,
+            }],
+        }
+    );
+    assert_eq!(node.reader.queue_bounds(&topic("t"), QueueId(0)), Some((QueueOffset(0), QueueOffset(3))));
+    assert_eq!(node.reader.queue_bounds(&topic("t"), QueueId(1)), Some((QueueOffset(0), QueueOffset(1))));
+    assert_eq!(node.listener.grown.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn a_repeated_send_is_answered_with_the_first_place() {
+    let mut node = Node::new().with_topic("t", 2).with_topic("u", 1);
+    assert_eq!(produced(node.send("t", 0, &["a", "b"])), [(0, 0, false), (0, 1, false)]);
+    node.listener.grown.lock().unwrap().clear();
+    let hash = |node: &Node| node.reader.queue_bounds(&topic("t"), QueueId(0));
+    let before = hash(&node);
+    // The retry went to another queue; nothing is written, and nobody is woken.
+    assert_eq!(produced(node.send("t", 1, &["b", "a"])), [(0, 1, true), (0, 0, true)]);
+    assert_eq!(hash(&node), before);
+    assert!(node.listener.grown.lock().unwrap().is_empty());
+    // New ones of a mixed batch are stored, once each; another topic has ids of its own.
+    assert_eq!(produced(node.send("t", 1, &["b", "c", "c"])), [(0, 1, true), (1, 0, false), (1, 0, true)]);
+    assert_eq!(produced(node.send("u", 0, &["a"])), [(0, 0, false)]);
+    let mut node = node.restarted();
+    assert_eq!(produced(node.send("t", 0, &["c"])), [(1, 0, true)]);
+    assert_eq!(node.reader.dedup_status().entries, 4);
+}
+
+#[test]
+fn the_window_ends_by_log_time() {
+    let mut node = Node::new().with_topic("t", 1);
+    node.send("t", 0, &["a"]);
+    node.now_ms += limits::DEDUP_WINDOW_MS - 1;
+    assert_eq!(produced(node.send("t", 0, &["a", "b"])), [(0, 0, true), (0, 1, false)]);
+    assert_eq!(node.reader.dedup_status().reach_ms, limits::DEDUP_WINDOW_MS - 1);
+    node.now_ms += 1;
+    assert_eq!(produced(node.send("t", 0, &["a", "b"])), [(0, 2, false), (0, 1, true)]);
+}
+
+#[test]
+fn a_re_created_topic_is_another_one() {
+    let mut node = Node::new().with_topic("t", 3);
+    let uid = node.reader.topic(&topic("t")).unwrap().uid;
+    node.send("t", 2, &["a"]);
+    assert_eq!(node.run(Command::DeleteTopic { name: topic("t") }), Outcome::TopicDeleted);
+    assert_eq!(node.send("t", 0, &["a"]), Outcome::Rejected(Rejection::TopicNotFound));
+    let mut node = node.with_topic("t", 1);
+    assert_ne!(node.reader.topic(&topic("t")).unwrap().uid, uid);
+    assert_eq!(produced(node.send("t", 0, &["a"])), [(0, 0, false)]);
+    assert_eq!(*node.listener.catalog_changes.lock().unwrap(), 3);
+}
+
+#[test]
+fn a_batch_is_stored_whole_or_not_at_all() {
+    let mut node = Node::new();
+    node.run(Command::CreateTopic {
+        name: topic("t"),
+        message_type: MessageType::Fifo,
+        queue_count: 1,
+        permission: Permission::ReadWrite,
+    });
+    let mut ordered = frame("t", "a", None).view().to_message();
+    ordered.message_type = MessageType::Fifo;
+    ordered.group = Some("g".to_owned());
+    let outcome = node.run(Command::Produce {
+        topic: topic("t"),
+        queue: QueueId(0),
+        frames: vec![ordered.encode().unwrap(), frame("t", "b", None)],
+    });
+    assert_eq!(
+        outcome,
+        Outcome::Rejected(Rejection::MessageTypeConflict {
+            topic: topic("t"),
+            topic_type: MessageType::Fifo,
+            message_type: MessageType::Normal,
+        })
+    );
+    assert_eq!(node.reader.queue_bounds(&topic("t"), QueueId(0)), Some((QueueOffset(0), QueueOffset(0))));
+}
