@@ -1,0 +1,144 @@
+//! The broker group as one replica sees it, its state for checkers, and the handing over of leadership.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_message::TopicName;
+use flotilla_proto::status::{Code, Coded, ok, status};
+use flotilla_proto::{CallContext, admin, v2};
+use flotilla_raft_log::{LogIndex, NodeId, Role, TransferError};
+
+use super::topics::topic_state;
+use crate::lead::leader_call::{Attempt, LeaderCall, Tried, patience_ends};
+use crate::produce::send::no_topic;
+use crate::replica::Replica;
+
+/// How long a hand-over may take when the caller does not say.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn role(role: Role) -> admin::Role {
+    match role {
+        Role::Leader => admin::Role::Leader,
+        Role::Follower => admin::Role::Follower,
+        Role::Candidate => admin::Role::Candidate,
+        Role::Learner => admin::Role::Learner,
+    }
+}
+
+fn number(index: Option<LogIndex>) -> Option<u64> {
+    index.map(|index| index.0)
+}
+
+/// This replica's view of the group.
+pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
+    let seen = replica.log.status();
+    let config = &replica.config;
+    let peer_of = |node: u64| {
+        let replica = config.replicas.iter().find(|replica| replica.node == node);
+        replica.map_or_else(|| config.peer_address(), |replica| replica.peer.clone())
+    };
+    let members = config.client_addresses().into_iter().map(|(node, client_address)| admin::Member {
+        node,
+        client_address,
+        peer_address: peer_of(node),
+        voter: seen.members.contains(&NodeId(node)),
+    });
+    admin::ClusterStatusReply {
+        status: Some(ok()),
+        cluster: config.cluster.clone(),
+        group: config.group.clone(),
+        node: config.node,
+        role: role(seen.role).into(),
+        term: seen.term.0,
+        leader: seen.leader.map_or(0, |leader| leader.0),
+        can_write: seen.can_write,
+        last_index: number(seen.last),
+        committed_index: number(seen.committed),
+        applied_index: number(seen.applied),
+        members: members.collect(),
+    }
+}
+
+/// This replica's own state; never forwarded.
+pub async fn debug(replica: &Arc<Replica>, request: admin::DebugRequest) -> admin::DebugReply {
+    let refuse = |status| admin::DebugReply { status: Some(status), state: None };
+    let mut topics = Vec::new();
+    if !request.without_queues {
+        if request.topic.is_empty() {
+            topics = replica.store.topics().iter().map(|info| topic_state(replica, &info.name, info)).collect();
+        } else {
+            let name = match TopicName::try_from(request.topic.as_str()) {
+                Ok(name) => name,
+                Err(error) => return refuse(error.status()),
+            };
+            match replica.store.topic(&name) {
+                Some(info) => topics.push(topic_state(replica, &name, &info)),
+                None => return refuse(no_topic(&name)),
+            }
+        }
+    }
+    let seen = replica.log.status();
+    // It walks the whole state: not on the threads that serve.
+    let store = replica.store.clone();
+    let digest = replica.runtime.blocking(move || store.digest()).await;
+    let state = admin::ReplicaState {
+        node: replica.config.node,
+        role: role(seen.role).into(),
+        term: seen.term.0,
+        leader: seen.leader.map_or(0, |leader| leader.0),
+        last_index: number(seen.last),
+        committed_index: number(seen.committed),
+        applied_index: number(seen.applied),
+        digest: digest.digest,
+        digest_index: digest.applied,
+        topics,
+        cluster: replica.config.cluster.clone(),
+        group: replica.config.group.clone(),
+    };
+    admin::DebugReply { status: Some(ok()), state: Some(state) }
+}
+
+/// Hands leadership to another replica.
+pub struct TransferLeader;
+
+impl LeaderCall for TransferLeader {
+    type Request = admin::TransferLeaderRequest;
+    type Answer = admin::TransferLeaderReply;
+    const METHOD: &'static str = "TransferLeader";
+
+    fn is_idempotent(_: &admin::TransferLeaderRequest) -> bool {
+        // Repeated at the new leader it would move the lead once more, to somebody unasked.
+        false
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        context: &CallContext,
+        request: &admin::TransferLeaderRequest,
+        _attempt: Attempt,
+    ) -> Tried<admin::TransferLeaderReply> {
+        let answer = |leader: u64, status| admin::TransferLeaderReply { status: Some(status), leader };
+        let target = (request.target != 0).then_some(NodeId(request.target));
+        if target == Some(replica.node) {
+            return Tried::answer(answer(replica.node.0, ok()));
+        }
+        let now = replica.runtime.now();
+        let asked = match request.timeout_ms {
+            0 => TRANSFER_TIMEOUT,
+            ms => Duration::from_millis(ms),
+        };
+        let timeout = asked.min(patience_ends(context, now) - now);
+        Tried::answer(match replica.log.transfer_leader(target, timeout).await {
+            Ok(leader) => answer(leader.0, ok()),
+            Err(TransferError::NotLeader { leader }) => return Tried::NotExecuted { leader },
+            Err(error @ TransferError::NoSuchVoter(_)) => answer(0, status(Code::BadRequest, error.to_string())),
+            Err(error @ TransferError::NoneCaughtUp) => answer(0, status(Code::PreconditionFailed, error.to_string())),
+            Err(error @ TransferError::Timeout) => answer(0, status(Code::ProxyTimeout, error.to_string())),
+            Err(error @ TransferError::Stopped) => answer(0, status(Code::HaNotAvailable, error.to_string())),
+        })
+    }
+
+    fn refusal(_: &admin::TransferLeaderRequest, status: v2::Status) -> admin::TransferLeaderReply {
+        admin::TransferLeaderReply { status: Some(status), ..Default::default() }
+    }
+}

@@ -1,0 +1,6 @@
+//! The operator calls: topics, groups, and the state of the broker group.
+
+pub mod cluster;
+pub mod groups;
+pub mod service;
+pub mod topics;

@@ -1,0 +1,61 @@
+//! The admin service of a replica.
+
+use std::sync::Arc;
+
+use flotilla_proto::{Admin, CallContext, admin};
+use flotilla_runtime::BoxFuture;
+
+use super::{cluster, groups, topics};
+use crate::lead::leader_call::{LeaderCall, lead};
+use crate::replica::Replica;
+
+/// The admin service of a replica.
+pub struct AdminService {
+    replica: Arc<Replica>,
+}
+
+impl AdminService {
+    /// Serves the replica's operators.
+    pub fn new(replica: Arc<Replica>) -> AdminService {
+        AdminService { replica }
+    }
+
+    fn lead<C: LeaderCall>(&self, context: CallContext, request: C::Request) -> BoxFuture<'_, C::Answer> {
+        Box::pin(async move { lead::<C>(&self.replica, context, request).await.body })
+    }
+}
+
+/// Calls that the leader executes, reads of the catalog included: who has just made a topic finds it on any replica.
+macro_rules! led {
+    ($($method:ident $call:ty, $request:ident $reply:ident;)*) => {$(
+        fn $method(&self, context: CallContext, request: admin::$request) -> BoxFuture<'_, admin::$reply> {
+            self.lead::<$call>(context, request)
+        }
+    )*};
+}
+
+impl Admin for AdminService {
+    led! {
+        create_topic topics::CreateTopic, CreateTopicRequest CreateTopicReply;
+        delete_topic topics::DeleteTopic, DeleteTopicRequest DeleteTopicReply;
+        describe_topic topics::DescribeTopic, DescribeTopicRequest DescribeTopicReply;
+        list_topics topics::ListTopics, ListTopicsRequest ListTopicsReply;
+        create_group groups::CreateGroup, CreateGroupRequest CreateGroupReply;
+        delete_group groups::DeleteGroup, DeleteGroupRequest DeleteGroupReply;
+        describe_group groups::DescribeGroup, DescribeGroupRequest DescribeGroupReply;
+        list_groups groups::ListGroups, ListGroupsRequest ListGroupsReply;
+        transfer_leader cluster::TransferLeader, TransferLeaderRequest TransferLeaderReply;
+    }
+
+    fn cluster_status(
+        &self,
+        _context: CallContext,
+        _request: admin::ClusterStatusRequest,
+    ) -> BoxFuture<'_, admin::ClusterStatusReply> {
+        Box::pin(std::future::ready(cluster::cluster_status(&self.replica)))
+    }
+
+    fn debug(&self, _context: CallContext, request: admin::DebugRequest) -> BoxFuture<'_, admin::DebugReply> {
+        Box::pin(cluster::debug(&self.replica, request))
+    }
+}

@@ -1,0 +1,262 @@
+//! Making, dropping and looking at topics.
+
+use std::sync::Arc;
+
+use flotilla_message::{MessageType, Permission, TopicName, limits};
+use flotilla_proto::status::{Code, Coded, ok, status};
+use flotilla_proto::{CallContext, admin, v2};
+use flotilla_store::{Command, Outcome, Rejection, TopicInfo};
+
+use crate::consume::delivery::message_type;
+use crate::edge::query::permission;
+use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
+use crate::produce::send::no_topic;
+use crate::replica::Replica;
+
+/// What an operator may name a topic: not what the broker keeps for itself.
+fn operators_topic(name: &str) -> Result<TopicName, v2::Status> {
+    let topic = TopicName::try_from(name).map_err(|error| error.status())?;
+    if topic.is_system() || topic.is_dead_letter() || topic.is_retry() {
+        return Err(status(Code::IllegalTopic, format!("topic '{topic}' is kept for the broker itself")));
+    }
+    Ok(topic)
+}
+
+/// The status of a command that the store refused.
+pub fn rejected(rejection: &Rejection) -> v2::Status {
+    let code = match rejection {
+        Rejection::TopicNotFound => Code::TopicNotFound,
+        Rejection::GroupNotFound => Code::ConsumerGroupNotFound,
+        Rejection::TopicExists { .. }
+        | Rejection::GroupExists { .. }
+        | Rejection::QueueNotFound { .. }
+        | Rejection::QueueCountOutOfRange { .. }
+        | Rejection::MaxDeliveriesOutOfRange { .. } => Code::BadRequest,
+        Rejection::TopicNotWritable | Rejection::TopicNotReadable => Code::Forbidden,
+        Rejection::TooManyTopics | Rejection::TooManyGroups => Code::PreconditionFailed,
+        Rejection::MessageTypeConflict { .. } => Code::MessagePropertyConflictWithType,
+        Rejection::ReceiptStale | Rejection::DeliveryNotFound => Code::InvalidReceiptHandle,
+        Rejection::Malformed { .. } | Rejection::StoreFailed { .. } => Code::InternalServerError,
+    };
+    status(code, rejection.to_string())
+}
+
+fn shown(name: &TopicName, info: &TopicInfo) -> admin::Topic {
+    admin::Topic {
+        name: name.to_string(),
+        message_type: message_type(info.message_type).into(),
+        queue_count: info.queue_count,
+        permission: permission(info.permission).into(),
+    }
+}
+
+/// A topic as an operator asked for it, with what was left out.
+struct Asked {
+    name: TopicName,
+    message_type: MessageType,
+    queue_count: u32,
+    permission: Permission,
+}
+
+fn asked(topic: Option<&admin::Topic>) -> Result<Asked, v2::Status> {
+    let Some(topic) = topic else {
+        return Err(status(Code::BadRequest, "request names no topic"));
+    };
+    let name = operators_topic(&topic.name)?;
+    let message_type = match topic.message_type() {
+        v2::MessageType::Normal | v2::MessageType::Unspecified => MessageType::Normal,
+        v2::MessageType::Fifo => MessageType::Fifo,
+        v2::MessageType::Delay => MessageType::Delay,
+        v2::MessageType::Transaction => MessageType::Transaction,
+        other @ (v2::MessageType::Lite | v2::MessageType::Priority) => {
+            let text = format!("message type {} is not supported", other.as_str_name());
+            return Err(status(Code::Unsupported, text));
+        }
+    };
+    let permission = match topic.permission() {
+        v2::Permission::ReadWrite | v2::Permission::Unspecified => Permission::ReadWrite,
+        v2::Permission::Read => Permission::Read,
+        v2::Permission::Write => Permission::Write,
+        v2::Permission::None => Permission::None,
+    };
+    let queue_count = match topic.queue_count {
+        0 => limits::QUEUES_PER_TOPIC_DEFAULT,
+        count if count <= limits::QUEUES_PER_TOPIC_MAX => count,
+        count => {
+            let text = format!("topic has {count} queues; 1 to {} are allowed", limits::QUEUES_PER_TOPIC_MAX);
+            return Err(status(Code::BadRequest, text));
+        }
+    };
+    Ok(Asked { name, message_type, queue_count, permission })
+}
+
+/// Makes a topic.
+pub struct CreateTopic;
+
+impl LeaderCall for CreateTopic {
+    type Request = admin::CreateTopicRequest;
+    type Answer = admin::CreateTopicReply;
+    const METHOD: &'static str = "CreateTopic";
+
+    fn is_idempotent(_: &admin::CreateTopicRequest) -> bool {
+        true
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        _context: &CallContext,
+        request: &admin::CreateTopicRequest,
+        attempt: Attempt,
+    ) -> Tried<admin::CreateTopicReply> {
+        let refuse = |status| admin::CreateTopicReply { status: Some(status), ..Default::default() };
+        let Asked { name, message_type, queue_count, permission } = match asked(request.topic.as_ref()) {
+            Ok(asked) => asked,
+            Err(refusal) => return Tried::answer(refuse(refusal)),
+        };
+        let command = Command::CreateTopic { name: name.clone(), message_type, queue_count, permission };
+        let outcome = match replica.proposer.submit(attempt.term, command).await {
+            Ok(settled) => settled.outcome,
+            Err(error) => return Tried::from_submit(error, refuse),
+        };
+        let existed = match outcome {
+            Outcome::TopicCreated { .. } => false,
+            Outcome::Rejected(Rejection::TopicExists { same: true }) => !attempt.is_repeated,
+            Outcome::Rejected(Rejection::TopicExists { same: false }) => {
+                let text = format!("topic '{name}' exists already with other settings; delete it first");
+                return Tried::answer(refuse(status(Code::BadRequest, text)));
+            }
+            Outcome::Rejected(rejection) => return Tried::answer(refuse(rejected(&rejection))),
+            other => unreachable!("making a topic is not answered by {other:?}"),
+        };
+        let topic = replica.store.topic(&name).map(|info| shown(&name, &info));
+        Tried::answer(admin::CreateTopicReply { status: Some(ok()), topic, existed })
+    }
+
+    fn refusal(_: &admin::CreateTopicRequest, status: v2::Status) -> admin::CreateTopicReply {
+        admin::CreateTopicReply { status: Some(status), ..Default::default() }
+    }
+}
+
+/// Drops a topic and all its messages.
+pub struct DeleteTopic;
+
+impl LeaderCall for DeleteTopic {
+    type Request = admin::DeleteTopicRequest;
+    type Answer = admin::DeleteTopicReply;
+    const METHOD: &'static str = "DeleteTopic";
+
+    fn is_idempotent(_: &admin::DeleteTopicRequest) -> bool {
+        true
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        _context: &CallContext,
+        request: &admin::DeleteTopicRequest,
+        attempt: Attempt,
+    ) -> Tried<admin::DeleteTopicReply> {
+        let answer = |status| admin::DeleteTopicReply { status: Some(status) };
+        // Dead letters may go too; there is no other way to be rid of them.
+        let name = match TopicName::try_from(request.name.as_str()) {
+            Ok(name) => name,
+            Err(error) => return Tried::answer(answer(error.status())),
+        };
+        match replica.proposer.submit(attempt.term, Command::DeleteTopic { name: name.clone() }).await {
+            Ok(settled) => Tried::answer(answer(match settled.outcome {
+                Outcome::TopicDeleted => ok(),
+                // An earlier try of this very call did it.
+                Outcome::Rejected(Rejection::TopicNotFound) if attempt.is_repeated => ok(),
+                Outcome::Rejected(Rejection::TopicNotFound) => no_topic(&name),
+                Outcome::Rejected(rejection) => rejected(&rejection),
+                other => unreachable!("dropping a topic is not answered by {other:?}"),
+            })),
+            Err(error) => Tried::from_submit(error, answer),
+        }
+    }
+
+    fn refusal(_: &admin::DeleteTopicRequest, status: v2::Status) -> admin::DeleteTopicReply {
+        admin::DeleteTopicReply { status: Some(status) }
+    }
+}
+
+/// One topic with the bounds of its queues.
+pub struct DescribeTopic;
+
+impl LeaderCall for DescribeTopic {
+    type Request = admin::DescribeTopicRequest;
+    type Answer = admin::DescribeTopicReply;
+    const METHOD: &'static str = "DescribeTopic";
+
+    fn is_idempotent(_: &admin::DescribeTopicRequest) -> bool {
+        true
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        _context: &CallContext,
+        request: &admin::DescribeTopicRequest,
+        _attempt: Attempt,
+    ) -> Tried<admin::DescribeTopicReply> {
+        let refuse = |status| admin::DescribeTopicReply { status: Some(status), ..Default::default() };
+        let name = match TopicName::try_from(request.name.as_str()) {
+            Ok(name) => name,
+            Err(error) => return Tried::answer(refuse(error.status())),
+        };
+        Tried::answer(match replica.store.topic(&name) {
+            None => refuse(no_topic(&name)),
+            Some(info) => admin::DescribeTopicReply {
+                status: Some(ok()),
+                topic: Some(shown(&name, &info)),
+                queues: queue_bounds(replica, &name, &info),
+            },
+        })
+    }
+
+    fn refusal(_: &admin::DescribeTopicRequest, status: v2::Status) -> admin::DescribeTopicReply {
+        admin::DescribeTopicReply { status: Some(status), ..Default::default() }
+    }
+}
+
+/// The bounds of all queues of a topic.
+pub fn queue_bounds(replica: &Replica, name: &TopicName, info: &TopicInfo) -> Vec<admin::QueueBounds> {
+    (0..info.queue_count)
+        .filter_map(|queue| {
+            let (min, max) = replica.store.queue_bounds(name, flotilla_message::QueueId(queue))?;
+            Some(admin::QueueBounds { queue, min_offset: min.0, max_offset: max.0 })
+        })
+        .collect()
+}
+
+/// A topic with the bounds of its queues, as the debug call shows it.
+pub fn topic_state(replica: &Replica, name: &TopicName, info: &TopicInfo) -> admin::TopicState {
+    admin::TopicState { topic: Some(shown(name, info)), queues: queue_bounds(replica, name, info) }
+}
+
+/// All topics by name.
+pub struct ListTopics;
+
+impl LeaderCall for ListTopics {
+    type Request = admin::ListTopicsRequest;
+    type Answer = admin::ListTopicsReply;
+    const METHOD: &'static str = "ListTopics";
+
+    fn is_idempotent(_: &admin::ListTopicsRequest) -> bool {
+        true
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        _context: &CallContext,
+        request: &admin::ListTopicsRequest,
+        _attempt: Attempt,
+    ) -> Tried<admin::ListTopicsReply> {
+        let topics = replica.store.topics();
+        let wanted = topics.iter().filter(|info| request.with_system || !info.name.is_dead_letter());
+        let topics = wanted.map(|info| shown(&info.name, info)).collect();
+        Tried::answer(admin::ListTopicsReply { status: Some(ok()), topics })
+    }
+
+    fn refusal(_: &admin::ListTopicsRequest, status: v2::Status) -> admin::ListTopicsReply {
+        admin::ListTopicsReply { status: Some(status), ..Default::default() }
+    }
+}

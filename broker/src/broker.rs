@@ -1,0 +1,139 @@
+//! A replica with its sockets: what a process runs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_proto::client::TonicConnector;
+use flotilla_proto::server::{self, Services};
+use flotilla_raft_log::OsDisk;
+use flotilla_runtime::{Either, Runtime, Task, select};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::config::BrokerConfig;
+use crate::failure::Failure;
+use crate::node::Node;
+use crate::peer::transport::PeerTransport;
+use crate::start_error::StartError;
+
+/// A running replica. Dropping it closes its sockets and stops its tasks at once, as a crash would.
+pub struct Broker {
+    node: Node,
+    client_address: SocketAddr,
+    peer_address: SocketAddr,
+    clients: Serving,
+    peers: Serving,
+    failure: Arc<Failure>,
+}
+
+/// One served socket.
+struct Serving {
+    stop: oneshot::Sender<()>,
+    task: Task<()>,
+}
+
+impl Broker {
+    /// Binds both ports, opens log and store, and serves. Must run inside a tokio runtime.
+    ///
+    /// # Errors
+    /// If the settings are not usable, an address is taken (it is named), or log or store do not open. Nothing is
+    /// running then.
+    pub async fn start(config: BrokerConfig, runtime: Runtime) -> Result<Broker, StartError> {
+        config.validate()?;
+        // Both before anything is opened: a taken port must leave no trace.
+        let client_listener = listen(config.client_listen, "clients").await?;
+        let peer_listener = listen(config.peer_listen, "peers").await?;
+        Broker::start_on(config, runtime, client_listener, peer_listener).await
+    }
+
+    /// As [`Broker::start`], on listeners that are bound already; the settings' listen addresses only say what is told
+    /// to clients where nothing else does.
+    pub async fn start_on(
+        mut config: BrokerConfig,
+        runtime: Runtime,
+        client_listener: TcpListener,
+        peer_listener: TcpListener,
+    ) -> Result<Broker, StartError> {
+        let client_address = bound(&client_listener, config.client_listen, "clients")?;
+        let peer_address = bound(&peer_listener, config.peer_listen, "peers")?;
+        // What the system chose for port 0.
+        config.client_listen.set_port(client_address.port());
+        config.peer_listen.set_port(peer_address.port());
+        let connector = Arc::new(TonicConnector::new(runtime.clone()));
+        let transport = Arc::new(PeerTransport::new(&config, &*connector));
+        let node = Node::start(config, runtime.clone(), Arc::new(OsDisk), transport, connector).await?;
+        let failure = Arc::new(Failure::default());
+        let for_clients = Services::new(runtime.clone()).with_messaging(node.messaging()).with_admin(node.admin());
+        let clients = serve(&runtime, client_listener, for_clients, "clients", failure.clone());
+        let for_peers = Services::new(runtime.clone()).with_peer(node.peer());
+        let peers = serve(&runtime, peer_listener, for_peers, "peers", failure.clone());
+        tracing::info!(%client_address, %peer_address, "serving");
+        Ok(Broker { node, client_address, peer_address, clients, peers, failure })
+    }
+
+    /// The replica itself.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Where clients are really served.
+    pub fn client_address(&self) -> SocketAddr {
+        self.client_address
+    }
+
+    /// Where peers are really served.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.peer_address
+    }
+
+    /// Resolves, with the reason, when the process has to exit at once.
+    pub async fn failed(&self) -> String {
+        match select(self.node.failed(), self.failure.wait()).await {
+            Either::Left(reason) | Either::Right(reason) => reason,
+        }
+    }
+
+    /// Takes no new connections, hands leadership over, takes the row away from the namesrvs, and stops, all within
+    /// about `timeout`.
+    pub async fn shutdown(self, timeout: Duration) {
+        let Broker { node, clients, peers, .. } = self;
+        // Calls in flight get their answers: those that need a leader find the new one.
+        let _ = clients.stop.send(());
+        node.hand_over(timeout / 4).await;
+        let _ = clients.task.await;
+        node.stop(timeout / 2).await;
+        let _ = peers.stop.send(());
+        let _ = peers.task.await;
+    }
+}
+
+async fn listen(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, purpose, source })
+}
+
+fn bound(listener: &TcpListener, address: SocketAddr, purpose: &'static str) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(|source| StartError::Listen { address, purpose, source })
+}
+
+fn serve(
+    runtime: &Runtime,
+    listener: TcpListener,
+    services: Services,
+    purpose: &'static str,
+    failure: Arc<Failure>,
+) -> Serving {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async move {
+        if stopped.await.is_err() {
+            // Dropped without a word: the task is cancelled as well, there is nothing to wait for.
+            std::future::pending::<()>().await;
+        }
+    };
+    let task = runtime.spawn("serve", async move {
+        if let Err(error) = server::serve(listener, services, shutdown).await {
+            failure.set(format!("serving {purpose} ended: {error}"));
+        }
+    });
+    Serving { stop, task }
+}

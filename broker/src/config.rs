@@ -1,0 +1,485 @@
+//! The settings of one replica: plain data read from TOML, and one check that names every problem at once.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use flotilla_message::limits;
+use flotilla_raft_log::{LogConfig, NodeId, RaftTiming};
+use serde::{Deserialize, Serialize};
+
+/// Settings of one replica of a broker group. All have defaults; a key that is not known is refused.
+///
+/// All of them exist since 0.1.0 and are read once, at start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BrokerConfig {
+    /// Name of the cluster; replicas and data directories of another one are refused. Default `flotilla`; 1 to 255 bytes
+    /// of letters, digits, `-`, `_` and `.`.
+    pub cluster: String,
+    /// Name of the broker group, which official clients see as the broker's name. Default `group-a`; as `cluster`.
+    pub group: String,
+    /// Which life of the group this is: raise it when a group is founded anew under a name that namesrvs still know.
+    /// Default `1`; 1 to 64 bytes, alphabet as `cluster`.
+    pub group_incarnation: String,
+    /// This replica's number within its group. Default 1; at least 1. Never give it to a replica with another disk.
+    pub node: u64,
+    /// Where log, index and checkpoints live. Default `flotilla-data`; created if absent.
+    pub data_dir: PathBuf,
+    /// Where clients are served (gRPC, admin included). Default `0.0.0.0:8081`; port 0 lets the system choose.
+    pub client_listen: SocketAddr,
+    /// The `host:port` that clients are told for this replica. Default: this replica's `client` in `replicas`, else the
+    /// address really bound (with 127.0.0.1 for a wildcard).
+    pub client_advertise: Option<String>,
+    /// Where the other replicas of the group are served. Default `0.0.0.0:10912`; port 0 lets the system choose.
+    pub peer_listen: SocketAddr,
+    /// All voters of the group, this one included. Default: empty, which means this replica alone.
+    pub replicas: Vec<ReplicaConfig>,
+    /// The `host:port` of every namesrv; each is told of every change. Default: none.
+    pub namesrv: Vec<String>,
+    /// One DNS name with a port (`host:port`) that resolves to all replicas: routes then name it alone, the one form with
+    /// which every official client fails over without an error. Default: none.
+    pub advertise_name: Option<String>,
+
+    /// Bytes of one segment file of the log. Default 1 GiB; 64 KiB to 4 GiB.
+    pub segment_bytes: u64,
+    /// Quota for the segment files, bytes: sends are refused, with a clear status, before it is passed. Default: none;
+    /// at least three segments.
+    pub data_bytes_max: Option<u64>,
+    /// Sends are refused, with a clear status, while the file system has fewer free bytes. Default 64 MiB.
+    pub disk_free_bytes_min: u64,
+    /// Bytes of recent entries kept in memory. Default 64 MiB; at least 1 MiB.
+    pub tail_cache_bytes: u64,
+    /// Leader's sign of life to its followers, ms. Default 100; at least 1.
+    pub heartbeat_ms: u64,
+    /// Lower bound of the random part of the election timeout, ms. Default 200; at least 1.8 `heartbeat_ms`.
+    pub election_timeout_ms_min: u64,
+    /// Upper bound of it, and how long a leader without a quorum goes on, ms. Default 400; above the lower bound.
+    pub election_timeout_ms_max: u64,
+
+    /// Largest body of a message, bytes. Default 4 MiB; 1 to 4 MiB.
+    pub body_bytes_max: u64,
+    /// Whether a topic that does not exist is created (NORMAL, `auto_create_queues`) when a client asks for it.
+    /// Default false.
+    pub auto_create_topics: bool,
+    /// Queues of a topic created that way. Default 4; 1 to the limit of a topic.
+    pub auto_create_queues: u32,
+    /// Whether a consumer group that does not exist is created (not ordered, from the first message on) at its first
+    /// receive. Default true.
+    pub auto_create_groups: bool,
+    /// Deliveries of a message to a group, before it goes to the group's dead letter topic, in groups created that way or
+    /// without a number of their own. Default 17 (the first and 16 retries); 1 to 1000.
+    pub max_deliveries: u32,
+
+    /// Longest time a receive call waits for messages, ms. Default 30,000; 1,000 to 300,000.
+    pub long_polling_max_ms: u64,
+    /// How long a received message stays invisible when the call does not say, as push consumers leave it, ms. Default
+    /// 60,000; 1,000 to 43,200,000 (12 h).
+    pub invisible_default_ms: u64,
+    /// Calls that may wait for a leader at the same time. Default 10,000; at least 1.
+    pub parked_calls_max: u64,
+    /// Bytes of requests that may wait for a leader at the same time. Default 256 MiB; at least 32 MiB.
+    pub parked_bytes_max: u64,
+    /// Calls that may be with the leader, passed on by this replica, at the same time. Default 8,000, about what one
+    /// connection carries; at least 1.
+    pub forwarded_calls_max: u64,
+    /// Commands that may wait for a place in a log entry. Default 50,000; at least 1.
+    pub queued_commands_max: u64,
+    /// Proposals in flight at the same time; what arrives meanwhile shares the next entry. Default 3; 1 to 64.
+    pub proposals_in_flight_max: u64,
+    /// Clients known to this replica at the same time; further ones are served but not remembered. Default 100,000.
+    pub clients_max: u64,
+    /// A client that was silent for so long is forgotten, ms. Default 120,000; at least 60,000 (some beat every 30 s).
+    pub client_expiry_ms: u64,
+    /// How often the row at each namesrv is renewed, ms. Default 30,000; 100 to 60,000.
+    pub namesrv_heartbeat_ms: u64,
+}
+
+/// One voter of the group, as this and all other replicas reach it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplicaConfig {
+    /// Its number.
+    pub node: u64,
+    /// The `host:port` that clients are told for it.
+    pub client: String,
+    /// The `host:port` where it serves its peers.
+    pub peer: String,
+}
+
+impl Default for BrokerConfig {
+    fn default() -> BrokerConfig {
+        BrokerConfig {
+            cluster: "flotilla".to_owned(),
+            group: "group-a".to_owned(),
+            group_incarnation: "1".to_owned(),
+            node: 1,
+            data_dir: PathBuf::from("flotilla-data"),
+            client_listen: SocketAddr::from(([0, 0, 0, 0], 8081)),
+            client_advertise: None,
+            peer_listen: SocketAddr::from(([0, 0, 0, 0], 10912)),
+            replicas: Vec::new(),
+            namesrv: Vec::new(),
+            advertise_name: None,
+            segment_bytes: 1 << 30,
+            data_bytes_max: None,
+            disk_free_bytes_min: 64 << 20,
+            tail_cache_bytes: 64 << 20,
+            heartbeat_ms: 100,
+            election_timeout_ms_min: 200,
+            election_timeout_ms_max: 400,
+            body_bytes_max: limits::BODY_BYTES_MAX as u64,
+            auto_create_topics: false,
+            auto_create_queues: 4,
+            auto_create_groups: true,
+            max_deliveries: 17,
+            long_polling_max_ms: 30_000,
+            invisible_default_ms: 60_000,
+            parked_calls_max: 10_000,
+            parked_bytes_max: 256 << 20,
+            forwarded_calls_max: 8_000,
+            queued_commands_max: 50_000,
+            proposals_in_flight_max: 3,
+            clients_max: 100_000,
+            client_expiry_ms: 120_000,
+            namesrv_heartbeat_ms: 30_000,
+        }
+    }
+}
+
+/// Why a config file gave no settings.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It could not be read.
+    #[error("config file {} cannot be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// It is not the TOML that a broker takes: a syntax error, an unknown key, a value of the wrong kind.
+    #[error("config is not understood: {0}")]
+    Malformed(String),
+    /// The settings are understood but not usable.
+    #[error(transparent)]
+    Invalid(#[from] ConfigErrors),
+}
+
+/// Every problem of a config, each a whole sentence with the value and what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<String>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "config is not usable: {}", self.0.join("; "))
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl BrokerConfig {
+    /// Reads settings from TOML text, without judging them: flags may still override some before [`BrokerConfig::validate`].
+    pub fn from_toml(text: &str) -> Result<BrokerConfig, ConfigError> {
+        toml::from_str(text).map_err(|error| ConfigError::Malformed(error.to_string()))
+    }
+
+    /// Reads settings from a TOML file; see [`BrokerConfig::from_toml`].
+    pub fn from_file(path: &Path) -> Result<BrokerConfig, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+        BrokerConfig::from_toml(&text).map_err(|error| ConfigError::Malformed(format!("{}: {error}", path.display())))
+    }
+
+    /// Checks all settings, alone and against each other.
+    pub fn validate(&self) -> Result<(), ConfigErrors> {
+        let mut problems = Vec::new();
+        check_name(&mut problems, "cluster", &self.cluster, 255);
+        check_name(&mut problems, "group", &self.group, 255);
+        check_name(&mut problems, "group_incarnation", &self.group_incarnation, 64);
+        if self.data_dir.as_os_str().is_empty() {
+            problems.push("data_dir is empty, a directory is needed".to_owned());
+        }
+        self.check_addresses(&mut problems);
+        self.check_replicas(&mut problems);
+        self.check_numbers(&mut problems);
+        for problem in self.log_config().problems() {
+            // The log's own check repeats what is said above about names.
+            if !problem.starts_with("cluster name") && !problem.starts_with("group name") && !problem.contains("voters")
+            {
+                problems.push(problem);
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(ConfigErrors(problems)) }
+    }
+
+    fn check_addresses(&self, problems: &mut Vec<String>) {
+        if self.client_listen == self.peer_listen && self.client_listen.port() != 0 {
+            problems.push(format!(
+                "client_listen and peer_listen are both {}, two different ports are needed",
+                self.client_listen
+            ));
+        }
+        let named = [("client_advertise", &self.client_advertise), ("advertise_name", &self.advertise_name)];
+        for (key, address) in named {
+            if let Some(problem) = address.as_deref().and_then(|address| host_port_problem(key, address)) {
+                problems.push(problem);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for address in &self.namesrv {
+            problems.extend(host_port_problem("namesrv", address));
+            if !seen.insert(address) {
+                problems.push(format!("namesrv {address:?} is listed twice"));
+            }
+        }
+    }
+
+    fn check_replicas(&self, problems: &mut Vec<String>) {
+        if self.node == 0 {
+            problems.push("node is 0, at least 1 is needed".to_owned());
+        }
+        let mut nodes = BTreeSet::new();
+        let mut addresses = BTreeSet::new();
+        for replica in &self.replicas {
+            if replica.node == 0 {
+                problems.push("a replica has node 0, at least 1 is needed".to_owned());
+            }
+            if !nodes.insert(replica.node) {
+                problems.push(format!("replica {} is listed twice in replicas", replica.node));
+            }
+            for (key, address) in [("client", &replica.client), ("peer", &replica.peer)] {
+                problems.extend(host_port_problem(&format!("{key} of replica {}", replica.node), address));
+                if !addresses.insert(address) {
+                    problems.push(format!("address {address:?} is given twice in replicas"));
+                }
+            }
+        }
+        if !self.replicas.is_empty() && !nodes.contains(&self.node) {
+            problems.push(format!("node {} is not among the replicas {nodes:?}", self.node));
+        }
+        if self.replicas.len() > REPLICAS_MAX {
+            problems.push(format!("{} replicas are listed, at most {REPLICAS_MAX} are allowed", self.replicas.len()));
+        }
+    }
+
+    fn check_numbers(&self, problems: &mut Vec<String>) {
+        let ranges: [(&str, u64, u64, u64); 14] = [
+            ("tail_cache_bytes", self.tail_cache_bytes, 1 << 20, u64::MAX),
+            ("body_bytes_max", self.body_bytes_max, 1, limits::BODY_BYTES_MAX as u64),
+            ("auto_create_queues", self.auto_create_queues.into(), 1, u64::from(limits::QUEUES_PER_TOPIC_MAX)),
+            ("max_deliveries", self.max_deliveries.into(), 1, 1000),
+            ("long_polling_max_ms", self.long_polling_max_ms, 1_000, 300_000),
+            ("invisible_default_ms", self.invisible_default_ms, 1_000, INVISIBLE_MS_MAX),
+            ("parked_calls_max", self.parked_calls_max, 1, u64::MAX),
+            ("parked_bytes_max", self.parked_bytes_max, 32 << 20, u64::MAX),
+            ("forwarded_calls_max", self.forwarded_calls_max, 1, u64::MAX),
+            ("queued_commands_max", self.queued_commands_max, 1, 10_000_000),
+            ("proposals_in_flight_max", self.proposals_in_flight_max, 1, 64),
+            ("clients_max", self.clients_max, 1, u64::MAX),
+            ("client_expiry_ms", self.client_expiry_ms, 60_000, u64::MAX),
+            ("namesrv_heartbeat_ms", self.namesrv_heartbeat_ms, 100, 60_000),
+        ];
+        for (key, value, min, max) in ranges {
+            if value < min && max == u64::MAX {
+                problems.push(format!("{key} is {value}, at least {min} is needed"));
+            } else if value < min || value > max {
+                problems.push(format!("{key} is {value}, allowed are {min} to {max}"));
+            }
+        }
+    }
+
+    /// All voters, this one included even if `replicas` is empty.
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        if self.replicas.is_empty() {
+            return BTreeSet::from([NodeId(self.node)]);
+        }
+        self.replicas.iter().map(|replica| NodeId(replica.node)).collect()
+    }
+
+    /// This replica's entry in `replicas`, if there is one.
+    pub fn own_replica(&self) -> Option<&ReplicaConfig> {
+        self.replicas.iter().find(|replica| replica.node == self.node)
+    }
+
+    /// The `host:port` that clients are told for this replica.
+    pub fn client_address(&self) -> String {
+        self.client_advertise
+            .clone()
+            .or_else(|| self.own_replica().map(|replica| replica.client.clone()))
+            .unwrap_or_else(|| reachable(self.client_listen))
+    }
+
+    /// The `host:port` where peers reach this replica.
+    pub fn peer_address(&self) -> String {
+        self.own_replica().map_or_else(|| reachable(self.peer_listen), |replica| replica.peer.clone())
+    }
+
+    /// Client addresses of all replicas in the order of their numbers: what routes name.
+    pub fn client_addresses(&self) -> Vec<(u64, String)> {
+        if self.replicas.is_empty() {
+            return vec![(self.node, self.client_address())];
+        }
+        let mut addresses: Vec<(u64, String)> = self
+            .replicas
+            .iter()
+            .map(|replica| {
+                let own = replica.node == self.node;
+                (replica.node, if own { self.client_address() } else { replica.client.clone() })
+            })
+            .collect();
+        addresses.sort();
+        addresses
+    }
+
+    /// The settings of the log below.
+    pub fn log_config(&self) -> LogConfig {
+        let mut log = LogConfig::new(
+            self.data_dir.join("log"),
+            self.cluster.clone(),
+            self.group.clone(),
+            NodeId(self.node),
+            self.voters(),
+        );
+        log.segment_bytes = self.segment_bytes;
+        log.timing = RaftTiming {
+            heartbeat_ms: self.heartbeat_ms,
+            election_timeout_ms_min: self.election_timeout_ms_min,
+            election_timeout_ms_max: self.election_timeout_ms_max,
+        };
+        log.tail_cache_bytes = usize::try_from(self.tail_cache_bytes).unwrap_or(usize::MAX);
+        log.data_bytes_max = self.data_bytes_max;
+        log.disk_free_bytes_min = self.disk_free_bytes_min;
+        log
+    }
+}
+
+/// Voters of one group, at most.
+pub const REPLICAS_MAX: usize = 9;
+/// The longest time a message may be invisible, ms: 12 hours, as RocketMQ has it.
+pub const INVISIBLE_MS_MAX: u64 = 12 * 3600 * 1000;
+
+/// Host and port of a `host:port` text; an IPv6 host stands in brackets.
+pub fn split_host_port(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = match host.strip_prefix('[') {
+        Some(inner) => inner.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    let fine = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/' && byte != b',');
+    let port: u16 = port.parse().ok()?;
+    (fine && port != 0).then_some((host, port))
+}
+
+fn host_port_problem(key: &str, address: &str) -> Option<String> {
+    match split_host_port(address) {
+        Some(_) => None,
+        None => Some(format!("{key} is {address:?}, host:port with a port from 1 to 65535 is needed")),
+    }
+}
+
+fn check_name(problems: &mut Vec<String>, key: &str, name: &str, bytes_max: usize) {
+    if name.is_empty() || name.len() > bytes_max {
+        problems.push(format!("{key} has {} bytes, allowed are 1 to {bytes_max}", name.len()));
+    } else if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+        problems.push(format!("{key} is {name:?}, only letters, digits, '-', '_' and '.' are allowed"));
+    }
+}
+
+/// The address under which a listener on this machine can be reached from this machine.
+fn reachable(listen: SocketAddr) -> String {
+    match listen {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => format!("127.0.0.1:{}", v4.port()),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => format!("127.0.0.1:{}", v6.port()),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> BrokerConfig {
+        let replica = |node: u64| ReplicaConfig {
+            node,
+            client: format!("10.0.0.{node}:8081"),
+            peer: format!("10.0.0.{node}:10912"),
+        };
+        BrokerConfig { replicas: vec![replica(1), replica(2), replica(3)], node: 2, ..BrokerConfig::default() }
+    }
+
+    #[test]
+    fn the_defaults_are_valid_and_stand_alone() {
+        let config = BrokerConfig::default();
+        config.validate().expect("the defaults are valid");
+        assert_eq!(config.client_address(), "127.0.0.1:8081");
+        assert_eq!(config.voters(), BTreeSet::from([NodeId(1)]));
+        assert_eq!(BrokerConfig::from_toml("").expect("an empty file is fine"), config);
+    }
+
+    #[test]
+    fn a_config_survives_being_written_and_read() {
+        let config = three();
+        config.validate().expect("valid");
+        let text = toml::to_string(&config).expect("writes");
+        assert_eq!(BrokerConfig::from_toml(&text).expect("reads"), config);
+        assert_eq!(config.client_address(), "10.0.0.2:8081");
+        assert_eq!(config.client_addresses().len(), 3);
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let error = BrokerConfig::from_toml("clustre = \"x\"").expect_err("typo").to_string();
+        assert!(error.contains("clustre"), "{error}");
+    }
+
+    #[test]
+    fn every_problem_is_named_at_once() {
+        let mut config = three();
+        config.cluster = String::new();
+        config.group = "group a".to_owned();
+        config.node = 4;
+        config.replicas[1].node = 1;
+        config.replicas[2].peer = "nowhere".to_owned();
+        config.namesrv = vec!["ns:9876".to_owned(), "ns:9876".to_owned(), "ns:0".to_owned()];
+        config.peer_listen = config.client_listen;
+        config.segment_bytes = 1;
+        config.election_timeout_ms_max = 10;
+        config.body_bytes_max = 1 << 30;
+        config.client_expiry_ms = 5;
+        config.proposals_in_flight_max = 0;
+        config.advertise_name = Some("a/b".to_owned());
+        let problems = config.validate().expect_err("all wrong").0;
+        let all = problems.join("\n");
+        for part in [
+            "cluster has 0 bytes",
+            "group is \"group a\"",
+            "node 4 is not among the replicas {1, 3}",
+            "replica 1 is listed twice",
+            "peer of replica 3 is \"nowhere\"",
+            "namesrv \"ns:9876\" is listed twice",
+            "namesrv is \"ns:0\"",
+            "client_listen and peer_listen are both 0.0.0.0:8081",
+            "segment_bytes is 1,",
+            "election_timeout_ms_max is 10",
+            "body_bytes_max is 1073741824, allowed are 1 to 4194304",
+            "client_expiry_ms is 5, at least 60000 is needed",
+            "proposals_in_flight_max is 0, allowed are 1 to 64",
+            "advertise_name is \"a/b\"",
+        ] {
+            assert!(all.contains(part), "{part:?} is missing in:\n{all}");
+        }
+        assert_eq!(problems.len(), 14, "nothing is said twice:\n{all}");
+    }
+
+    #[test]
+    fn host_and_port_are_told_apart() {
+        assert_eq!(split_host_port("a.b:1"), Some(("a.b", 1)));
+        assert_eq!(split_host_port("[::1]:9"), Some(("::1", 9)));
+        for bad in ["", "a", "a:", ":1", "a:0", "a:65536", "::1:9", "a b:1", "[::1:9", "a,b:1"] {
+            assert_eq!(split_host_port(bad), None, "{bad}");
+        }
+    }
+}

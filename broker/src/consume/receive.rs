@@ -1,0 +1,245 @@
+//! ReceiveMessage: hands out messages of a topic to one consumer of a group, waiting for some if there are none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_message::{GroupName, TopicName};
+use flotilla_proto::status::{Code, ok, status};
+use flotilla_proto::{CallContext, peer, v2};
+use flotilla_runtime::{Instant, select};
+use v2::receive_message_response::Content;
+
+use super::delivery::{ms_of, timestamp};
+use super::filter::Filter;
+use super::round::{Round, Take};
+use crate::admin::groups::no_group;
+use crate::config::INVISIBLE_MS_MAX;
+use crate::edge::names;
+use crate::edge::settings::{LONG_POLLING, RECEIVE_BATCH};
+use crate::lead::leader_call::{Attempt, LeaderCall, Tried, patience_ends};
+use crate::lead::leadership::Place;
+use crate::replica::Replica;
+
+/// A poll ends so long before its call would be given up.
+const END_MARGIN: Duration = Duration::from_millis(20);
+/// Pause of a poll for which something is due that it may not have: another poll has it, or the filter leaves it.
+const BLOCKED_PAUSE: Duration = Duration::from_millis(200);
+/// Looks in a row that found something but got nothing, before a poll waits for news.
+const FRUITLESS_MAX: u32 = 3;
+/// Longest attempt id, bytes.
+const ATTEMPT_ID_BYTES_MAX: usize = flotilla_store::limits::ATTEMPT_ID_BYTES_MAX;
+
+/// The call.
+pub struct ReceiveMessage;
+
+impl LeaderCall for ReceiveMessage {
+    type Request = v2::ReceiveMessageRequest;
+    type Answer = peer::ForwardedReceive;
+    const METHOD: &'static str = "ReceiveMessage";
+
+    /// Under an attempt id the store answers the same messages again. Without one the messages of a lost answer come
+    /// again after their invisible time, whether this poll goes on or the client starts another: it may as well go on.
+    fn is_idempotent(_: &v2::ReceiveMessageRequest) -> bool {
+        true
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        context: &CallContext,
+        request: &v2::ReceiveMessageRequest,
+        attempt: Attempt,
+    ) -> Tried<peer::ForwardedReceive> {
+        let poll = match Poll::read(replica, context, request) {
+            Ok(poll) => poll,
+            Err(refusal) => return Tried::answer(only(refusal)),
+        };
+        match replica.group_or_made(&poll.take.group, attempt.term).await {
+            Ok(Some(_)) => poll.run(replica, attempt).await,
+            Ok(None) => Tried::answer(only(no_group(&poll.take.group))),
+            Err(error) => Tried::from_submit(error, only),
+        }
+    }
+
+    /// To a poll the lack of a leader is the lack of messages.
+    fn refusal(_: &v2::ReceiveMessageRequest, refusal: v2::Status) -> peer::ForwardedReceive {
+        match refusal.code() {
+            Code::HaNotAvailable | Code::ProxyTimeout => only(status(Code::MessageNotFound, refusal.message)),
+            _ => only(refusal),
+        }
+    }
+}
+
+/// An answer of one status and nothing else.
+fn only(status: v2::Status) -> peer::ForwardedReceive {
+    peer::ForwardedReceive { responses: vec![content(Content::Status(status))] }
+}
+
+fn content(content: Content) -> v2::ReceiveMessageResponse {
+    v2::ReceiveMessageResponse { content: Some(content) }
+}
+
+fn delivered(messages: Vec<v2::Message>, wall_ms: u64) -> peer::ForwardedReceive {
+    let mut responses = Vec::with_capacity(messages.len() + 2);
+    responses.push(content(Content::Status(ok())));
+    responses.extend(messages.into_iter().map(|message| content(Content::Message(message))));
+    responses.push(content(Content::DeliveryTimestamp(timestamp(wall_ms))));
+    peer::ForwardedReceive { responses }
+}
+
+/// One poll as asked for.
+#[derive(Debug)]
+struct Poll {
+    take: Take,
+    ends: Instant,
+}
+
+impl Poll {
+    fn read(replica: &Replica, context: &CallContext, request: &v2::ReceiveMessageRequest) -> Result<Poll, v2::Status> {
+        let group: GroupName = names::group(context, request.group.as_ref())?;
+        // The queue's number is not looked at: some clients only ever name queue 0, others none.
+        let resource = request.message_queue.as_ref().and_then(|queue| queue.topic.as_ref());
+        let topic: TopicName = names::topic(context, resource)?;
+        let attempt_id = request.attempt_id.clone().filter(|id| !id.is_empty());
+        if let Some(bytes) = attempt_id.as_ref().map(String::len).filter(|bytes| *bytes > ATTEMPT_ID_BYTES_MAX) {
+            let text = format!("attempt id has {bytes} bytes; at most {ATTEMPT_ID_BYTES_MAX} are allowed");
+            return Err(status(Code::BadRequest, text));
+        }
+        let batch = match u32::try_from(request.batch_size) {
+            // One client sends 0 and means the size it was told.
+            Ok(0) => RECEIVE_BATCH,
+            Ok(batch) => batch.min(RECEIVE_BATCH),
+            Err(_) => {
+                let text = format!("batch size is {}; 1 to {RECEIVE_BATCH} are allowed", request.batch_size);
+                return Err(status(Code::BadRequest, text));
+            }
+        };
+        let take = Take {
+            group,
+            topic,
+            topic_resource: resource.cloned().unwrap_or_default(),
+            filter: filter(request.filter_expression.as_ref())?,
+            batch: batch as usize,
+            invisible_ms: invisible_ms(request, replica.config.invisible_default_ms)?,
+            attempt_id,
+        };
+        let now = replica.runtime.now();
+        let wait = request.long_polling_timeout.as_ref().and_then(ms_of).map_or(LONG_POLLING, Duration::from_millis);
+        let ends = (now + wait).min(patience_ends(context, now) - END_MARGIN);
+        Ok(Poll { take, ends })
+    }
+
+    async fn run(&self, replica: &Arc<Replica>, attempt: Attempt) -> Tried<peer::ForwardedReceive> {
+        let Take { group, topic, .. } = &self.take;
+        let lane = replica.lanes.lane(group, topic);
+        let mut fruitless = 0;
+        loop {
+            let seen = replica.leadership.seen();
+            if seen.place != Place::Local(attempt.term) {
+                let leader = if let Place::Remote(leader) = seen.place { Some(leader) } else { None };
+                return Tried::NotExecuted { leader };
+            }
+            let mut news = std::pin::pin!(lane.news());
+            let mut is_blocked = false;
+            // Enlisted before the look, so that what arrives between look and wait is not missed.
+            news.as_mut().enable();
+            match self.take.round(replica, attempt.term, &lane).await {
+                Round::Got(messages) => return Tried::answer(delivered(messages, replica.runtime.wall_ms())),
+                Round::End(executed) => return executed,
+                Round::Again if fruitless < FRUITLESS_MAX => {
+                    fruitless += 1;
+                    continue;
+                }
+                Round::MoreToLookAt if replica.runtime.now() < self.ends => continue,
+                Round::Again | Round::MoreToLookAt => (fruitless, is_blocked) = (0, true),
+                Round::Nothing => fruitless = 0,
+            }
+            let now = replica.runtime.now();
+            if now >= self.ends {
+                return Tried::answer(only(status(Code::MessageNotFound, "no message arrived in time")));
+            }
+            let log_now_ms = replica.clock.now_ms(attempt.term, &replica.store);
+            let wake_at = match replica.store.next_due_ms(group, topic) {
+                _ if is_blocked => self.ends.min(now + BLOCKED_PAUSE),
+                None => self.ends,
+                Some(due_ms) if due_ms <= log_now_ms => self.ends.min(now + BLOCKED_PAUSE),
+                Some(due_ms) => self.ends.min(now + Duration::from_millis(due_ms - log_now_ms)),
+            };
+            // Which of the two it was, and whether it was the time, shows at the next look.
+            let _ = select(news, replica.leadership.changed_from(seen.generation, wake_at)).await;
+        }
+    }
+}
+
+fn filter(expression: Option<&v2::FilterExpression>) -> Result<Filter, v2::Status> {
+    let Some(expression) = expression else { return Ok(Filter::All) };
+    match expression.r#type() {
+        v2::FilterType::Tag | v2::FilterType::Unspecified => Filter::tags(&expression.expression)
+            .map_err(|error| status(Code::IllegalFilterExpression, error.to_string())),
+        v2::FilterType::Sql => {
+            let text = format!("SQL filter {:?} is not implemented by this server; tags are", expression.expression);
+            Err(status(Code::NotImplemented, text))
+        }
+    }
+}
+
+/// Push consumers name no time and expect the broker to prolong it (`auto_renew`): they get the default, long enough for
+/// most listeners, until prolonging is done by the leader.
+fn invisible_ms(request: &v2::ReceiveMessageRequest, default_ms: u64) -> Result<u64, v2::Status> {
+    let Some(duration) = &request.invisible_duration else { return Ok(default_ms) };
+    match ms_of(duration) {
+        Some(0) if request.auto_renew => Ok(default_ms),
+        Some(ms) if (1..=INVISIBLE_MS_MAX).contains(&ms) => Ok(ms),
+        _ => {
+            let (seconds, hours) = (duration.seconds, INVISIBLE_MS_MAX / 3_600_000);
+            let text = format!("invisible duration is about {seconds} s; 1 ms to {hours} hours are allowed");
+            Err(status(Code::IllegalInvisibleTime, text))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(answer: &peer::ForwardedReceive) -> i32 {
+        match answer.responses.first().and_then(|response| response.content.as_ref()) {
+            Some(Content::Status(status)) => status.code,
+            other => panic!("an answer begins with its status, not with {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_poll_without_a_leader_is_an_empty_poll() {
+        let request = v2::ReceiveMessageRequest::default();
+        assert_eq!(code(&ReceiveMessage::refusal(&request, status(Code::HaNotAvailable, ""))), 40401);
+        assert_eq!(code(&ReceiveMessage::refusal(&request, status(Code::BadRequest, ""))), 40000);
+        let answer = delivered(vec![v2::Message::default()], 5);
+        assert_eq!((code(&answer), answer.responses.len()), (20000, 3));
+    }
+
+    #[test]
+    fn the_invisible_time_is_the_caller_s_or_the_default() {
+        let of = |duration: Option<(i64, i32)>, auto_renew| {
+            let invisible_duration = duration.map(|(seconds, nanos)| prost_types::Duration { seconds, nanos });
+            let request = v2::ReceiveMessageRequest { invisible_duration, auto_renew, ..Default::default() };
+            invisible_ms(&request, 60_000).map_err(|status| status.code)
+        };
+        assert_eq!(of(None, true), Ok(60_000));
+        assert_eq!(of(Some((0, 0)), true), Ok(60_000));
+        assert_eq!(of(Some((3, 500_000_000)), false), Ok(3_500));
+        assert_eq!(of(Some((0, 0)), false), Err(40011));
+        assert_eq!(of(Some((12 * 3600 + 1, 0)), false), Err(40011));
+    }
+
+    #[test]
+    fn sql_is_refused_clearly_and_tags_are_compiled() {
+        let expression = |kind: v2::FilterType, text: &str| v2::FilterExpression {
+            r#type: kind.into(),
+            expression: text.to_owned(),
+        };
+        assert_eq!(filter(None), Ok(Filter::All));
+        assert!(filter(Some(&expression(v2::FilterType::Tag, "a || b"))).is_ok());
+        assert_eq!(filter(Some(&expression(v2::FilterType::Tag, "a ||"))).expect_err("a hole").code, 40010);
+        assert_eq!(filter(Some(&expression(v2::FilterType::Sql, "a > 3"))).expect_err("SQL").code, 50100);
+    }
+}

@@ -1,0 +1,405 @@
+//! One look of a poll through the queues of its topic: what is due again, then what is new, through the filter, into one
+//! proposal per queue.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flotilla_message::{FrameView, GroupName, Permission, QueueId, QueueOffset, TopicName};
+use flotilla_proto::status::{Code, status};
+use flotilla_proto::{peer, v2};
+use flotilla_raft_log::{LogIndex, Term};
+use flotilla_store::limits::IN_FLIGHT_PER_QUEUE_MAX;
+use flotilla_store::{Command, Granted, Outcome, Rejection, SkipRange, Slot, StoreError, frame_in};
+use futures::future::join_all;
+
+use super::delivery::Delivery;
+use super::filter::Filter;
+use super::lanes::{Hold, Lane};
+use crate::edge::query::no_readable_queue;
+use crate::lead::leader_call::{LeaderCall, Tried};
+use crate::produce::send::no_topic;
+use crate::replica::Replica;
+
+/// Bytes of messages in one answer, about: it must fit one message between replicas.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Slots that a filter looks through in one queue before it lets others have their turn.
+const LOOK_AHEAD_MAX: usize = 2048;
+/// A filter that has passed over so many messages says so in the log; below, it is only remembered.
+const SKIP_WRITTEN_MIN: u64 = 1024;
+const _: () = assert!(SKIP_WRITTEN_MIN <= LOOK_AHEAD_MAX as u64);
+/// Slots read at once while looking through a queue.
+const LOOK_CHUNK: usize = 256;
+
+/// What a poll wants.
+#[derive(Debug)]
+pub struct Take {
+    /// For this group.
+    pub group: GroupName,
+    /// From this topic.
+    pub topic: TopicName,
+    /// The topic as the client wrote it.
+    pub topic_resource: v2::Resource,
+    /// Only these.
+    pub filter: Filter,
+    /// So many at most.
+    pub batch: usize,
+    /// Hidden from others for so long, ms.
+    pub invisible_ms: u64,
+    /// The client's id of this try.
+    pub attempt_id: Option<String>,
+}
+
+/// What a look came to.
+#[derive(Debug)]
+pub enum Round {
+    /// Messages; at least one.
+    Got(Vec<v2::Message>),
+    /// Something was there, but another had it first or it became a dead letter: look again.
+    Again,
+    /// The filter has passed over many and there are more to look at.
+    MoreToLookAt,
+    /// Nothing for this poll at the moment.
+    Nothing,
+    /// The poll is over.
+    End(Tried<peer::ForwardedReceive>),
+}
+
+/// What is to be proposed for one queue.
+struct Plan {
+    offsets: Vec<QueueOffset>,
+    skip: Option<SkipRange>,
+}
+
+/// What is left of a poll's limits while it plans.
+struct Room {
+    messages: usize,
+    bytes: usize,
+}
+
+impl Room {
+    /// Takes room for a message; the first one fits whatever its size.
+    fn take(&mut self, length: u32) -> bool {
+        let length = length as usize;
+        if self.messages == 0 || (length > self.bytes && self.bytes < ANSWER_BYTES_MAX) {
+            return false;
+        }
+        self.messages -= 1;
+        self.bytes = self.bytes.saturating_sub(length);
+        true
+    }
+}
+
+/// Why a look could not be finished.
+enum LookError {
+    Store(StoreError),
+    Frame(String),
+}
+
+impl From<StoreError> for LookError {
+    fn from(error: StoreError) -> LookError {
+        LookError::Store(error)
+    }
+}
+
+fn refuse(status: v2::Status) -> peer::ForwardedReceive {
+    super::receive::ReceiveMessage::refusal(&v2::ReceiveMessageRequest::default(), status)
+}
+
+fn end(status: v2::Status) -> Round {
+    Round::End(Tried::answer(refuse(status)))
+}
+
+impl Take {
+    /// Looks once, and delivers what it finds.
+    pub async fn round(&self, replica: &Arc<Replica>, term: Term, lane: &Arc<Lane>) -> Round {
+        let Some(info) = replica.readable_topic(&self.topic) else {
+            return end(no_topic(&self.topic));
+        };
+        match info.permission {
+            Permission::ReadWrite | Permission::Read => {}
+            Permission::Write | Permission::None => return end(no_readable_queue(&self.topic)),
+        }
+        match self.look(replica, term, lane, info.queue_count).await {
+            Ok(round) => round,
+            Err(LookError::Store(error)) => {
+                // Files that cannot be read: the replica must not go on.
+                replica.failure.set(error.to_string());
+                end(status(Code::InternalServerError, error.to_string()))
+            }
+            Err(LookError::Frame(text)) => {
+                tracing::error!(group = %self.group, topic = %self.topic, text, "message cannot be read");
+                end(status(Code::InternalServerError, text))
+            }
+        }
+    }
+
+    async fn look(
+        &self,
+        replica: &Arc<Replica>,
+        term: Term,
+        lane: &Arc<Lane>,
+        queue_count: u32,
+    ) -> Result<Round, LookError> {
+        if let Some(attempt_id) = &self.attempt_id {
+            let queues: Vec<QueueId> = replica
+                .store
+                .attempt(&self.group, &self.topic, attempt_id)
+                .into_iter()
+                .map(|grants| grants.queue)
+                .collect();
+            if !queues.is_empty() {
+                // An answer was lost: what that try was given is given again, and nothing else.
+                let plans = queues.into_iter().map(|queue| (None, queue, Plan { offsets: Vec::new(), skip: None }));
+                return self.deliver(replica, term, plans.collect()).await;
+            }
+        }
+        let mut plans = Vec::new();
+        let mut room = Room { messages: self.batch, bytes: ANSWER_BYTES_MAX };
+        let log_now_ms = replica.clock.now_ms(term, &replica.store);
+        for queue in lane.next_turn(queue_count) {
+            if room.messages == 0 {
+                break;
+            }
+            let Some(progress) = replica.store.progress(&self.group, &self.topic, queue)? else { continue };
+            if !progress.is_pinned {
+                drop(plans);
+                return Ok(self.touch(replica, term).await);
+            }
+            let Some(hold) = lane.take(term, queue) else { continue };
+            if let Some(plan) = self.plan(replica, &hold, log_now_ms, &mut room)? {
+                plans.push((Some(hold), queue, plan));
+            }
+        }
+        if plans.is_empty() {
+            return Ok(Round::Nothing);
+        }
+        self.deliver(replica, term, plans).await
+    }
+
+    /// Fixes where the group begins in each queue: even a poll that finds nothing must count as its beginning.
+    async fn touch(&self, replica: &Arc<Replica>, term: Term) -> Round {
+        let command = Command::Touch { group: self.group.clone(), topic: self.topic.clone() };
+        match replica.proposer.submit(term, command).await {
+            Ok(settled) => match settled.outcome {
+                // A group or topic that is gone again shows at the next look.
+                Outcome::Touched { .. } | Outcome::Rejected(Rejection::GroupNotFound | Rejection::TopicNotFound) => {
+                    Round::Again
+                }
+                Outcome::Rejected(rejection) => end(status(Code::InternalServerError, rejection.to_string())),
+                other => unreachable!("a touch is answered by an outcome of touch, not {other:?}"),
+            },
+            Err(error) => Round::End(Tried::from_submit(error, refuse)),
+        }
+    }
+
+    /// What to take from one queue; `None` if there is nothing.
+    fn plan(
+        &self,
+        replica: &Replica,
+        hold: &Hold,
+        log_now_ms: u64,
+        room: &mut Room,
+    ) -> Result<Option<Plan>, LookError> {
+        let (store, queue) = (&replica.store, hold.queue());
+        // Read under the hold: nobody else moves it.
+        let Some(progress) = store.progress(&self.group, &self.topic, queue)? else { return Ok(None) };
+        let Some(group) = store.group(&self.group) else { return Ok(None) };
+        let mut frames = Frames::new(replica);
+        let mut offsets = Vec::new();
+        if progress.inflight > 0 {
+            for due in store.due(&self.group, &self.topic, queue, log_now_ms, room.messages) {
+                let Some(delivery) = store.delivery(&self.group, &self.topic, queue, due.offset) else { continue };
+                if self.wants(&delivery.slot, &mut frames)? && room.take(delivery.slot.length) {
+                    offsets.push(due.offset);
+                } else if group.order {
+                    // What comes after it must wait for it.
+                    break;
+                }
+            }
+        }
+        let in_flight_room = IN_FLIGHT_PER_QUEUE_MAX.saturating_sub(progress.inflight);
+        if in_flight_room == 0 || room.messages == 0 || (group.order && progress.inflight > 0) {
+            return Ok((!offsets.is_empty()).then_some(Plan { offsets, skip: None }));
+        }
+        let next = progress.next_offset;
+        if self.filter == Filter::All {
+            for (offset, slot) in store.slots(&self.topic, queue, next, room.messages.min(in_flight_room))? {
+                if !room.take(slot.length) {
+                    break;
+                }
+                offsets.push(offset);
+            }
+            return Ok((!offsets.is_empty()).then_some(Plan { offsets, skip: None }));
+        }
+        let (new, looked_to) = self.look_ahead(hold, next, in_flight_room, room, &mut frames, replica)?;
+        let passed_over = looked_to.0 - next.0;
+        if new.is_empty() && passed_over < SKIP_WRITTEN_MIN {
+            if passed_over > 0 {
+                hold.found_nothing(&self.filter, next, looked_to);
+            }
+            return Ok((!offsets.is_empty()).then_some(Plan { offsets, skip: None }));
+        }
+        offsets.extend(new);
+        Ok(Some(Plan { offsets, skip: Some(SkipRange { from: next, to: looked_to }) }))
+    }
+
+    /// New messages that the filter wants, and the first offset not looked at.
+    fn look_ahead(
+        &self,
+        hold: &Hold,
+        next: QueueOffset,
+        in_flight_room: usize,
+        room: &mut Room,
+        frames: &mut Frames<'_>,
+        replica: &Replica,
+    ) -> Result<(Vec<QueueOffset>, QueueOffset), LookError> {
+        let mut wanted = Vec::new();
+        let mut at = hold.look_from(&self.filter, next);
+        let mut looked = 0;
+        while looked < LOOK_AHEAD_MAX {
+            let slots = replica.store.slots(&self.topic, hold.queue(), at, LOOK_CHUNK)?;
+            if slots.is_empty() {
+                break;
+            }
+            for (offset, slot) in slots {
+                if self.wants(&slot, frames)? {
+                    if wanted.len() >= in_flight_room || !room.take(slot.length) {
+                        return Ok((wanted, at));
+                    }
+                    wanted.push(offset);
+                }
+                at = offset.next();
+                looked += 1;
+            }
+        }
+        Ok((wanted, at))
+    }
+
+    /// Whether the filter wants a message: by the hash of its tag, then by the tag itself.
+    fn wants(&self, slot: &Slot, frames: &mut Frames<'_>) -> Result<bool, LookError> {
+        if !self.filter.may_want(slot.tag_hash) {
+            return Ok(false);
+        }
+        if self.filter.is_exact_by_hash() {
+            return Ok(true);
+        }
+        Ok(self.filter.wants(frames.frame(slot)?.tag()))
+    }
+
+    /// Proposes the plans and makes messages of what was granted.
+    async fn deliver(
+        &self,
+        replica: &Arc<Replica>,
+        term: Term,
+        plans: Vec<(Option<Hold>, QueueId, Plan)>,
+    ) -> Result<Round, LookError> {
+        let invisible_until_ms = replica.clock.now_ms(term, &replica.store).saturating_add(self.invisible_ms);
+        let mut is_more_to_look_at = false;
+        let submitted = plans.into_iter().map(|(hold, queue, plan)| {
+            is_more_to_look_at |= plan.offsets.is_empty() && plan.skip.is_some();
+            let command = Command::Deliver {
+                group: self.group.clone(),
+                topic: self.topic.clone(),
+                queue,
+                attempt_id: self.attempt_id.clone(),
+                invisible_until_ms,
+                offsets: plan.offsets,
+                skip: plan.skip,
+            };
+            // Handed in right here, one after the other; the holds stay until the outcomes are applied.
+            let settled = replica.proposer.submit(term, command);
+            async move { (hold, queue, settled.await) }
+        });
+        let submitted: Vec<_> = submitted.collect();
+        let mut messages = Vec::new();
+        let mut frames = Frames::new(replica);
+        let mut failed = None;
+        for (hold, queue, settled) in join_all(submitted).await {
+            match settled.map(|settled| settled.outcome) {
+                Ok(Outcome::Delivered { granted, .. }) => {
+                    self.add_messages(replica, queue, &granted, &mut frames, &mut messages)?;
+                    if let Some(hold) = hold.filter(|_| !granted.is_empty()) {
+                        // Polls that wait have to know when these will be due.
+                        hold.release_with_news();
+                    }
+                }
+                // A group or topic that is gone shows at the next look.
+                Ok(Outcome::Rejected(_)) => {}
+                Ok(other) => unreachable!("a delivery is answered by an outcome of delivery, not {other:?}"),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Ok(match failed {
+            _ if !messages.is_empty() => Round::Got(messages),
+            Some(error) => Round::End(Tried::from_submit(error, refuse)),
+            None if is_more_to_look_at => Round::MoreToLookAt,
+            None => Round::Again,
+        })
+    }
+
+    fn add_messages(
+        &self,
+        replica: &Replica,
+        queue: QueueId,
+        granted: &[Granted],
+        frames: &mut Frames<'_>,
+        messages: &mut Vec<v2::Message>,
+    ) -> Result<(), LookError> {
+        let delivery = Delivery {
+            group: &self.group,
+            topic: &self.topic,
+            topic_resource: &self.topic_resource,
+            queue,
+            invisible_ms: self.invisible_ms,
+            store_host: &replica.client_address,
+        };
+        for grant in granted.iter().filter(|grant| !grant.dead_lettered) {
+            messages.push(delivery.message(grant, &frames.frame(&grant.slot)?));
+        }
+        Ok(())
+    }
+}
+
+/// Reads frames out of log entries; neighbours are often in the same entry, so the last one is kept.
+struct Frames<'a> {
+    replica: &'a Replica,
+    last: Option<(u64, Bytes)>,
+}
+
+impl<'a> Frames<'a> {
+    fn new(replica: &'a Replica) -> Frames<'a> {
+        Frames { replica, last: None }
+    }
+
+    fn frame(&mut self, slot: &Slot) -> Result<FrameView, LookError> {
+        let index = slot.message.index;
+        let payload = match &self.last {
+            Some((last, payload)) if *last == index => payload.clone(),
+            _ => {
+                let entry = self.replica.log.read(LogIndex(index));
+                let entry = entry.map_err(|error| LookError::Frame(error.to_string()))?;
+                let Some(entry) = entry else {
+                    return Err(LookError::Frame(format!("log has no entry {index}, which a queue refers to")));
+                };
+                self.last = Some((index, entry.payload.clone()));
+                entry.payload
+            }
+        };
+        frame_in(&payload, slot).map_err(|error| LookError::Frame(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_message_fits_whatever_its_size_and_the_rest_by_bytes() {
+        let mut room = Room { messages: 3, bytes: ANSWER_BYTES_MAX };
+        assert!(room.take(u32::MAX));
+        assert!(!room.take(1), "nothing beside a huge one");
+        let mut room = Room { messages: 2, bytes: ANSWER_BYTES_MAX };
+        assert!(room.take(10) && room.take(10));
+        assert!(!room.take(10), "the batch is full");
+    }
+}

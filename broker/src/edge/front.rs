@@ -1,0 +1,159 @@
+//! The messaging service of a replica: what is answered here, and what only the leader can do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_proto::status::{Code, ok, status};
+use flotilla_proto::{CallContext, Messaging, Replies, Reply, v2};
+use flotilla_runtime::BoxFuture;
+use tokio::sync::mpsc;
+
+use super::clients::Client;
+use super::names;
+use super::query::{QueryAssignment, QueryRoute};
+use super::settings::LONG_POLLING;
+use super::telemetry;
+use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
+use crate::consume::delivery::ms_of;
+use crate::consume::receive::ReceiveMessage;
+use crate::lead::leader_call::lead;
+use crate::produce::send::SendMessage;
+use crate::replica::Replica;
+
+/// The messaging service of a replica.
+pub struct Front {
+    replica: Arc<Replica>,
+}
+
+/// What a poll gets at least from its call's deadline, so that a short one still looks once.
+const POLL_CALL_MIN: Duration = Duration::from_secs(1);
+
+impl Front {
+    /// Serves the replica's clients.
+    pub fn new(replica: Arc<Replica>) -> Front {
+        Front { replica }
+    }
+
+    /// Nothing waits beyond its poll's time, whatever the call's deadline and however often it starts anew.
+    fn poll_context(&self, mut context: CallContext, request: &v2::ReceiveMessageRequest) -> CallContext {
+        let asked = request.long_polling_timeout.as_ref().and_then(ms_of).map(Duration::from_millis);
+        let wait = asked
+            .unwrap_or(LONG_POLLING)
+            .min(Duration::from_millis(self.replica.config.long_polling_max_ms))
+            .max(POLL_CALL_MIN);
+        context.deadline = context.deadline.min(self.replica.runtime.now() + wait);
+        context
+    }
+}
+
+impl Messaging for Front {
+    fn query_route(
+        &self,
+        context: CallContext,
+        request: v2::QueryRouteRequest,
+    ) -> BoxFuture<'_, Reply<v2::QueryRouteResponse>> {
+        Box::pin(async move {
+            match QueryRoute::answer_here(&self.replica, &context, &request) {
+                Some(answer) => answer.into(),
+                // It may have been made a moment ago: the leader knows.
+                None => lead::<QueryRoute>(&self.replica, context, request).await,
+            }
+        })
+    }
+
+    fn heartbeat(
+        &self,
+        context: CallContext,
+        request: v2::HeartbeatRequest,
+    ) -> BoxFuture<'_, Reply<v2::HeartbeatResponse>> {
+        let status = match &context.client_id {
+            None => status(Code::ClientIdRequired, "metadata x-mq-client-id is missing"),
+            Some(client_id) => {
+                let group = names::group(&context, request.group.as_ref()).ok();
+                let client = Client {
+                    language: context.language.clone(),
+                    client_type: request.client_type(),
+                    group: group.map(|group| group.to_string()).unwrap_or_default(),
+                    topics: Vec::new(),
+                    seen_at: self.replica.runtime.now(),
+                };
+                self.replica.clients.heard(client_id, client);
+                ok()
+            }
+        };
+        Box::pin(std::future::ready(v2::HeartbeatResponse { status: Some(status) }.into()))
+    }
+
+    fn send_message(
+        &self,
+        context: CallContext,
+        request: v2::SendMessageRequest,
+    ) -> BoxFuture<'_, Reply<v2::SendMessageResponse>> {
+        Box::pin(lead::<SendMessage>(&self.replica, context, request))
+    }
+
+    fn query_assignment(
+        &self,
+        context: CallContext,
+        request: v2::QueryAssignmentRequest,
+    ) -> BoxFuture<'_, Reply<v2::QueryAssignmentResponse>> {
+        Box::pin(async move {
+            match QueryAssignment::answer_here(&self.replica, &context, &request) {
+                Some(answer) => answer.into(),
+                None => lead::<QueryAssignment>(&self.replica, context, request).await,
+            }
+        })
+    }
+
+    fn receive_message(
+        &self,
+        context: CallContext,
+        request: v2::ReceiveMessageRequest,
+    ) -> BoxFuture<'_, Replies<v2::ReceiveMessageResponse>> {
+        Box::pin(async move {
+            let context = self.poll_context(context, &request);
+            let responses = lead::<ReceiveMessage>(&self.replica, context, request).await.body.responses;
+            let (sender, replies) = mpsc::channel(responses.len().max(1));
+            for response in responses {
+                // Cannot fail: there is room for all, and the receiver is right here.
+                let _ = sender.try_send(response);
+            }
+            replies
+        })
+    }
+
+    fn ack_message(
+        &self,
+        context: CallContext,
+        request: v2::AckMessageRequest,
+    ) -> BoxFuture<'_, Reply<v2::AckMessageResponse>> {
+        Box::pin(lead::<AckMessage>(&self.replica, context, request))
+    }
+
+    fn change_invisible_duration(
+        &self,
+        context: CallContext,
+        request: v2::ChangeInvisibleDurationRequest,
+    ) -> BoxFuture<'_, Reply<v2::ChangeInvisibleDurationResponse>> {
+        Box::pin(lead::<ChangeInvisibleDuration>(&self.replica, context, request))
+    }
+
+    fn notify_client_termination(
+        &self,
+        context: CallContext,
+        _request: v2::NotifyClientTerminationRequest,
+    ) -> BoxFuture<'_, Reply<v2::NotifyClientTerminationResponse>> {
+        if let Some(client_id) = &context.client_id {
+            self.replica.clients.gone(client_id);
+        }
+        Box::pin(std::future::ready(v2::NotifyClientTerminationResponse { status: Some(ok()) }.into()))
+    }
+
+    fn telemetry(
+        &self,
+        context: CallContext,
+        commands: mpsc::Receiver<v2::TelemetryCommand>,
+    ) -> Replies<v2::TelemetryCommand> {
+        telemetry::open(&self.replica, context, commands)
+    }
+}

@@ -1,0 +1,9 @@
+//! The border to clients: names, settings, routes, streams, and the messaging service itself.
+
+pub mod clients;
+pub mod front;
+pub mod names;
+pub mod query;
+pub mod route;
+pub mod settings;
+pub mod telemetry;

@@ -1,0 +1,103 @@
+//! From what a client wrote to names that exist only if they are legal.
+
+use flotilla_message::{GroupName, TopicName};
+use flotilla_proto::status::{Code, Coded, status};
+use flotilla_proto::{CallContext, v2};
+
+/// The topic that a request names; system topics are refused.
+pub fn topic(context: &CallContext, resource: Option<&v2::Resource>) -> Result<TopicName, v2::Status> {
+    let name = full_name(context, resource);
+    let topic = TopicName::try_from(name).map_err(|error| error.status())?;
+    if topic.is_system() {
+        return Err(status(Code::IllegalTopic, format!("topic '{topic}' is kept for the system")));
+    }
+    Ok(topic)
+}
+
+/// The consumer group that a request names.
+pub fn group(context: &CallContext, resource: Option<&v2::Resource>) -> Result<GroupName, v2::Status> {
+    let name = full_name(context, resource);
+    GroupName::try_from(name).map_err(|error| error.status())
+}
+
+/// `namespace%name`, as RocketMQ writes a name within a namespace; the name alone if there is none.
+fn full_name(context: &CallContext, resource: Option<&v2::Resource>) -> String {
+    let Some(resource) = resource else { return String::new() };
+    // Some clients name the namespace in the resource, some in the metadata, some in both.
+    let namespace = match resource.resource_namespace.as_str() {
+        "" => context.namespace.as_str(),
+        namespace => namespace,
+    };
+    let name = resource.name.as_str();
+    let is_derived = name.starts_with("%DLQ%") || name.starts_with("%RETRY%");
+    if namespace.is_empty() || is_derived || name.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('%')) {
+        return name.to_owned();
+    }
+    format!("{namespace}%{name}")
+}
+
+/// The code to use towards this caller: the official Rust client (5.0.0) panics on codes newer than itself.
+pub fn known_code(context: &CallContext, code: Code) -> Code {
+    if !context.language.eq_ignore_ascii_case("RUST") {
+        return code;
+    }
+    match code {
+        Code::MessageBodyEmpty => Code::MessageCorrupted,
+        Code::OffsetNotFound => Code::NotFound,
+        Code::IllegalOffset | Code::IllegalLiteTopic | Code::InvalidClientProperties => Code::BadRequest,
+        Code::LiteTopicQuotaExceeded | Code::LiteSubscriptionQuotaExceeded => Code::TooManyRequests,
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use flotilla_runtime::Instant;
+
+    use super::*;
+
+    fn context(entries: &[(&str, &str)]) -> CallContext {
+        let metadata: BTreeMap<_, _> = entries.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        CallContext::new(Instant::from_nanos(0), String::new(), metadata)
+    }
+
+    fn resource(namespace: &str, name: &str) -> v2::Resource {
+        v2::Resource { resource_namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn a_namespace_becomes_part_of_the_name_once() {
+        let plain = context(&[]);
+        let spaced = context(&[("x-mq-namespace", "shop")]);
+        let named = |context: &CallContext, namespace, name| {
+            topic(context, Some(&resource(namespace, name)))
+                .map(|topic| topic.to_string())
+                .map_err(|status| status.message)
+        };
+        assert_eq!(named(&plain, "", "orders"), Ok("orders".to_owned()));
+        assert_eq!(named(&plain, "shop", "orders"), Ok("shop%orders".to_owned()));
+        assert_eq!(named(&spaced, "", "orders"), Ok("shop%orders".to_owned()));
+        assert_eq!(named(&spaced, "", "shop%orders"), Ok("shop%orders".to_owned()));
+        assert_eq!(named(&spaced, "", "%DLQ%g"), Ok("%DLQ%g".to_owned()));
+    }
+
+    #[test]
+    fn illegal_names_are_refused_with_the_right_code() {
+        let code = |result: Result<TopicName, v2::Status>| result.expect_err("illegal").code;
+        assert_eq!(code(topic(&context(&[]), None)), 40002);
+        assert_eq!(code(topic(&context(&[]), Some(&resource("", "a b")))), 40002);
+        assert_eq!(code(topic(&context(&[]), Some(&resource("", "TBW102")))), 40002);
+        let refused = group(&context(&[]), Some(&resource("", ""))).expect_err("illegal");
+        assert_eq!(refused.code, 40003);
+    }
+
+    #[test]
+    fn the_rust_client_is_spared_codes_it_does_not_know() {
+        let rust = context(&[("x-mq-language", "RUST")]);
+        assert_eq!(known_code(&rust, Code::MessageBodyEmpty), Code::MessageCorrupted);
+        assert_eq!(known_code(&rust, Code::TopicNotFound), Code::TopicNotFound);
+        assert_eq!(known_code(&context(&[]), Code::MessageBodyEmpty), Code::MessageBodyEmpty);
+    }
+}

@@ -1,0 +1,216 @@
+//! Passes a client's call on to the replica that leads, and takes such calls in.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_proto::client::{CallError, PeerCalls};
+use flotilla_proto::status::{Code, status};
+use flotilla_proto::{CallContext, Metadata, Reply, metadata, peer, v2};
+use flotilla_raft_log::NodeId;
+use flotilla_runtime::{Instant, Runtime};
+use prost::Message as _;
+
+use super::budget::Budget;
+use super::leader_call::{Attempt, LeaderCall, REFUSED_PAUSE, Tried, execute_until, patience_ends};
+use super::leadership::Place;
+use crate::replica::Replica;
+
+/// A call is passed on once: the replica asked executes it or says that it does not lead.
+const HOPS_MAX: u32 = 1;
+/// What the way back to the caller may take of its time.
+const WAY_BACK: Duration = Duration::from_millis(30);
+/// Metadata of an answer: the call may or may not have been executed.
+const UNKNOWN: &str = "x-flotilla-unknown";
+/// Metadata of a call that may have been executed before.
+const REPEATED: &str = "x-flotilla-repeated";
+/// The client's metadata that services look at.
+const PASSED_ON: [&str; 5] =
+    [metadata::CLIENT_ID, metadata::LANGUAGE, metadata::CLIENT_VERSION, metadata::NAMESPACE, metadata::USER_AGENT];
+
+/// The sending side.
+pub struct Forwarder {
+    runtime: Runtime,
+    peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>,
+    under_way: Arc<Budget>,
+    /// A replica that refused a connection is left alone by all calls for a moment.
+    refused: Mutex<BTreeMap<NodeId, Instant>>,
+}
+
+impl Forwarder {
+    /// A forwarder to these peers (this replica itself is none of them).
+    pub fn new(runtime: Runtime, peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>, calls_max: u64) -> Forwarder {
+        Forwarder { runtime, peers, under_way: Budget::new(calls_max, u64::MAX), refused: Mutex::default() }
+    }
+
+    /// Passes one call on to `leader` and waits for its answer, at most until `ends`.
+    pub async fn forward<C: LeaderCall>(
+        &self,
+        leader: NodeId,
+        context: &CallContext,
+        request: &C::Request,
+        is_repeated: bool,
+        ends: Instant,
+    ) -> Tried<C::Answer> {
+        let now = self.runtime.now();
+        let Some(peer) = self.peers.get(&leader) else {
+            return Tried::NotExecuted { leader: None };
+        };
+        if self.is_refusing(leader, now) {
+            return Tried::NotExecuted { leader: None };
+        }
+        let _share = match self.under_way.take(0) {
+            Ok(share) => share,
+            Err(full) => {
+                let status = status(Code::HaNotAvailable, format!("not executed: {full}"));
+                return Tried::answer(C::refusal(request, status));
+            }
+        };
+        let timeout = ends - now;
+        let mut metadata = passed_on(context);
+        if is_repeated {
+            metadata.insert(REPEATED.to_owned(), "true".to_owned());
+        }
+        let forwarded = peer::ForwardRequest {
+            method: C::METHOD.to_owned(),
+            metadata,
+            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            body: Bytes::from(request.encode_to_vec()),
+            hops: HOPS_MAX,
+        };
+        match peer.forward(forwarded, timeout).await {
+            Ok(response) => {
+                self.answered(leader);
+                read_response::<C>(request, response)
+            }
+            Err(CallError::Refused(_)) => {
+                let until = self.runtime.now() + REFUSED_PAUSE;
+                self.refused.lock().expect(LOCK).insert(leader, until);
+                Tried::NotExecuted { leader: None }
+            }
+            Err(error) => Tried::Unknown(format!("replica {leader}: {error}")),
+        }
+    }
+
+    fn is_refusing(&self, node: NodeId, now: Instant) -> bool {
+        let mut refused = self.refused.lock().expect(LOCK);
+        match refused.get_mut(&node) {
+            Some(until) if now < *until => true,
+            Some(until) => {
+                // One call tries; the others go on waiting until it has got through.
+                *until = now + REFUSED_PAUSE;
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn answered(&self, node: NodeId) {
+        self.refused.lock().expect(LOCK).remove(&node);
+    }
+}
+
+const LOCK: &str = "refusal lock is never poisoned: no code panics while holding it";
+
+fn passed_on(context: &CallContext) -> BTreeMap<String, String> {
+    let value = |name: &&str| context.metadata.get(*name).map(|value| ((*name).to_owned(), value.clone()));
+    PASSED_ON.iter().filter_map(value).collect()
+}
+
+fn read_response<C: LeaderCall>(request: &C::Request, response: peer::ForwardResponse) -> Tried<C::Answer> {
+    if response.not_leader {
+        let leader = (response.leader_hint != 0).then_some(NodeId(response.leader_hint));
+        return Tried::NotExecuted { leader };
+    }
+    if let Some(status) = response.status {
+        return match response.metadata.contains_key(UNKNOWN) {
+            true => Tried::Unknown(status.message),
+            false => Tried::answer(C::refusal(request, status)),
+        };
+    }
+    match C::Answer::decode(response.body) {
+        Ok(body) => {
+            let metadata: Metadata =
+                response.metadata.into_iter().flat_map(|(name, values)| lines(name, &values)).collect();
+            Tried::Answer(Reply { body, metadata })
+        }
+        Err(error) => Tried::Unknown(format!("leader's answer to {} is not understood: {error}", C::METHOD)),
+    }
+}
+
+/// A map holds a name once, metadata may hold it repeatedly: the values are joined by line feeds on the way.
+fn lines(name: String, values: &str) -> Vec<(std::borrow::Cow<'static, str>, String)> {
+    values.split('\n').map(|value| (name.clone().into(), value.to_owned())).collect()
+}
+
+fn joined(metadata: Metadata) -> BTreeMap<String, String> {
+    let mut map: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in metadata {
+        map.entry(name.into_owned())
+            .and_modify(|values| {
+                values.push('\n');
+                values.push_str(&value);
+            })
+            .or_insert(value);
+    }
+    map
+}
+
+/// Executes a call that another replica passed on, if this one leads.
+pub async fn take_in<C: LeaderCall>(replica: &Arc<Replica>, forwarded: peer::ForwardRequest) -> peer::ForwardResponse {
+    if forwarded.hops > HOPS_MAX {
+        let message = format!("call was passed on {} times, at most {HOPS_MAX} is allowed", forwarded.hops);
+        return refused(status(Code::InternalError, message));
+    }
+    let request = match C::Request::decode(forwarded.body) {
+        Ok(request) => request,
+        Err(error) => return refused(status(Code::BadRequest, format!("{} is not understood: {error}", C::METHOD))),
+    };
+    let place = replica.leadership.seen().place;
+    let Place::Local(term) = place else {
+        return not_leader(match place {
+            Place::Remote(leader) => Some(leader),
+            Place::Local(_) | Place::Nobody => None,
+        });
+    };
+    let now = replica.runtime.now();
+    let deadline = now + Duration::from_millis(forwarded.timeout_ms).saturating_sub(WAY_BACK);
+    let context = CallContext::new(deadline, String::new(), forwarded.metadata);
+    let attempt = Attempt { term, is_repeated: context.metadata.contains_key(REPEATED) };
+    let ends = patience_ends(&context, now).max(now + WAY_BACK);
+    match execute_until::<C>(replica, &context, &request, attempt, ends).await {
+        Tried::Answer(reply) => peer::ForwardResponse {
+            body: Bytes::from(reply.body.encode_to_vec()),
+            metadata: joined(reply.metadata),
+            ..Default::default()
+        },
+        Tried::NotExecuted { leader } => not_leader(leader),
+        Tried::Unknown(reason) => peer::ForwardResponse {
+            metadata: BTreeMap::from([(UNKNOWN.to_owned(), "true".to_owned())]),
+            ..refused(status(Code::ProxyTimeout, reason))
+        },
+    }
+}
+
+fn refused(status: v2::Status) -> peer::ForwardResponse {
+    peer::ForwardResponse { status: Some(status), ..Default::default() }
+}
+
+fn not_leader(leader: Option<NodeId>) -> peer::ForwardResponse {
+    peer::ForwardResponse { not_leader: true, leader_hint: leader.map_or(0, |node| node.0), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_metadata_survives_the_way() {
+        let metadata: Metadata =
+            vec![("x-a".into(), "1".to_owned()), ("x-a".into(), "2".to_owned()), ("x-b".into(), "3".to_owned())];
+        let back: Metadata =
+            joined(metadata.clone()).into_iter().flat_map(|(name, values)| lines(name, &values)).collect();
+        assert_eq!(back, metadata);
+    }
+}

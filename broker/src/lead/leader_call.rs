@@ -1,0 +1,185 @@
+//! A call that only the leader can execute: executed here, passed on, or parked until somebody leads.
+//!
+//! ```text
+//!            ┌────────────── not executed, for sure ◀──────────────┐
+//!            ▼                                                      │
+//!  call ─▶ who leads? ─ this replica ─▶ execute ────────────────────┤─▶ answer
+//!            │  │                                                   │
+//!            │  └────── another one ──▶ forward (one hop) ──────────┘
+//!            └───────── nobody ───────▶ park, until news or the end of the caller's patience
+//! ```
+//!
+//! An execution whose outcome nobody knows is repeated only if repeating it has the effect of doing it once; else the
+//! caller is told that the outcome is unknown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_proto::status::{Code, status};
+use flotilla_proto::{CallContext, Reply, v2};
+use flotilla_raft_log::{NodeId, Term};
+use flotilla_runtime::{Elapsed, Instant};
+
+use super::budget::Share;
+use super::leadership::Place;
+use super::proposer::SubmitError;
+use crate::replica::Replica;
+
+/// What is kept back of a caller's time, so that the answer reaches it: at most this, at most a quarter of it.
+const ANSWER_MARGIN: Duration = Duration::from_millis(200);
+/// Pause before a replica that refused is asked again, if no news comes before.
+pub const REFUSED_PAUSE: Duration = Duration::from_millis(20);
+
+/// What one try of executing a call came to.
+#[derive(Debug)]
+pub enum Tried<A> {
+    /// The caller's answer.
+    Answer(Reply<A>),
+    /// Surely not executed; somebody else may.
+    NotExecuted {
+        /// Who leads, if that is known.
+        leader: Option<NodeId>,
+    },
+    /// May or may not have been executed.
+    Unknown(String),
+}
+
+/// One try's circumstances.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt {
+    /// The term in which this replica leads.
+    pub term: Term,
+    /// An earlier try may have been executed already.
+    pub is_repeated: bool,
+}
+
+/// A call of a client that the leader executes.
+pub trait LeaderCall: Send + Sync + 'static {
+    /// The request message.
+    type Request: prost::Message + Default + 'static;
+    /// The answer message.
+    type Answer: prost::Message + Default + 'static;
+    /// Its name between replicas.
+    const METHOD: &'static str;
+
+    /// Whether executing the request twice has the effect of executing it once.
+    fn is_idempotent(request: &Self::Request) -> bool;
+
+    /// Executes the request on the leader. May be dropped at any await.
+    fn execute(
+        replica: &Arc<Replica>,
+        context: &CallContext,
+        request: &Self::Request,
+        attempt: Attempt,
+    ) -> impl Future<Output = Tried<Self::Answer>> + Send;
+
+    /// The answer that says why there is none.
+    fn refusal(request: &Self::Request, status: v2::Status) -> Self::Answer;
+}
+
+impl<A> Tried<A> {
+    /// What a failed submission means for the call it was part of.
+    pub fn from_submit(error: SubmitError, refusal: impl FnOnce(v2::Status) -> A) -> Tried<A> {
+        let answer = |code, message: String| Tried::Answer(Reply::new(refusal(status(code, message))));
+        match error {
+            SubmitError::NotStored { leader } => Tried::NotExecuted { leader },
+            SubmitError::Unknown(reason) => Tried::Unknown(reason),
+            SubmitError::Full(_) | SubmitError::Overloaded { .. } => answer(Code::HaNotAvailable, error.to_string()),
+            SubmitError::TooLarge(_) => answer(Code::PayloadTooLarge, error.to_string()),
+        }
+    }
+
+    /// An answer without metadata.
+    pub fn answer(answer: A) -> Tried<A> {
+        Tried::Answer(Reply::new(answer))
+    }
+}
+
+/// When to stop trying for a caller.
+pub fn patience_ends(context: &CallContext, now: Instant) -> Instant {
+    let left = context.deadline - now;
+    context.deadline - ANSWER_MARGIN.min(left / 4)
+}
+
+/// Executes a client's call wherever the leader is.
+pub async fn lead<C: LeaderCall>(
+    replica: &Arc<Replica>,
+    context: CallContext,
+    request: C::Request,
+) -> Reply<C::Answer> {
+    let ends = patience_ends(&context, replica.runtime.now());
+    let mut unknown: Option<String> = None;
+    let mut parked: Option<Share> = None;
+    let mut hint: Option<NodeId> = None;
+    loop {
+        let seen = replica.leadership.seen();
+        let place = match hint.take() {
+            Some(node) if node != replica.node && !matches!(seen.place, Place::Local(_)) => Place::Remote(node),
+            _ => seen.place,
+        };
+        let executed = match place {
+            Place::Local(term) => {
+                let attempt = Attempt { term, is_repeated: unknown.is_some() };
+                execute_until::<C>(replica, &context, &request, attempt, ends).await
+            }
+            Place::Remote(node) => {
+                replica.forwarder.forward::<C>(node, &context, &request, unknown.is_some(), ends).await
+            }
+            Place::Nobody => Tried::NotExecuted { leader: None },
+        };
+        match executed {
+            Tried::Answer(reply) => return reply,
+            Tried::NotExecuted { leader } => {
+                if let (Some(leader), Place::Remote(asked)) = (leader, place)
+                    && leader != asked
+                    && Place::Remote(asked) == seen.place
+                {
+                    // The one asked knows better; one step only, then it is this replica's own view again.
+                    hint = Some(leader);
+                    continue;
+                }
+            }
+            Tried::Unknown(reason) if C::is_idempotent(&request) => unknown = Some(reason),
+            Tried::Unknown(reason) => return unknown_outcome::<C>(&request, &reason),
+        }
+        if replica.runtime.now() >= ends {
+            break;
+        }
+        if parked.is_none() {
+            match replica.parking.take(prost::Message::encoded_len(&request) as u64) {
+                Ok(share) => parked = Some(share),
+                Err(full) => return unavailable::<C>(&request, unknown, &full.to_string()),
+            }
+        }
+        // Nobody: only news helps. Somebody who refused: news, or simply a moment.
+        let retry_at = if place == Place::Nobody { ends } else { ends.min(replica.runtime.now() + REFUSED_PAUSE) };
+        replica.leadership.changed_from(seen.generation, retry_at).await;
+    }
+    unavailable::<C>(&request, unknown, "broker group has no leader at the moment")
+}
+
+/// Executes a call on this replica, which leads, for at most so long.
+pub async fn execute_until<C: LeaderCall>(
+    replica: &Arc<Replica>,
+    context: &CallContext,
+    request: &C::Request,
+    attempt: Attempt,
+    ends: Instant,
+) -> Tried<C::Answer> {
+    match replica.runtime.timeout_at(ends, C::execute(replica, context, request, attempt)).await {
+        Ok(executed) => executed,
+        Err(Elapsed) => Tried::Unknown("no quorum confirmed it in time".to_owned()),
+    }
+}
+
+fn unavailable<C: LeaderCall>(request: &C::Request, unknown: Option<String>, reason: &str) -> Reply<C::Answer> {
+    match unknown {
+        Some(unknown) => unknown_outcome::<C>(request, &unknown),
+        None => Reply::new(C::refusal(request, status(Code::HaNotAvailable, format!("not executed: {reason}")))),
+    }
+}
+
+fn unknown_outcome<C: LeaderCall>(request: &C::Request, reason: &str) -> Reply<C::Answer> {
+    // HA_NOT_AVAILABLE would say that nothing was done.
+    Reply::new(C::refusal(request, status(Code::ProxyTimeout, format!("outcome is unknown: {reason}"))))
+}

@@ -1,0 +1,8 @@
+//! Finding the leader, getting a call to it, and its way into the log.
+
+pub mod budget;
+pub mod forwarder;
+pub mod leader_call;
+pub mod leadership;
+pub mod log_clock;
+pub mod proposer;

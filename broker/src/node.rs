@@ -1,0 +1,288 @@
+//! A whole replica except its sockets: wires the parts together, owns their tasks, and takes them down again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_message::{GroupName, QueueId, TopicName};
+use flotilla_proto::client::Connector;
+use flotilla_proto::{Admin, Messaging, Peer};
+use flotilla_raft_log::{Disk, NodeId, ReplicatedLog, Transport};
+use flotilla_runtime::{Either, Runtime, Task, select};
+use flotilla_store::{ApplyObserver, StoreReader};
+use tokio::sync::Notify;
+
+use crate::admin::service::AdminService;
+use crate::config::BrokerConfig;
+use crate::consume::lanes::Lanes;
+use crate::edge::clients::Clients;
+use crate::edge::front::Front;
+use crate::edge::route::RoutePlan;
+use crate::failure::Failure;
+use crate::lead::budget::Budget;
+use crate::lead::forwarder::Forwarder;
+use crate::lead::leadership::{Leadership, Place};
+use crate::lead::proposer::{Log, Proposer, TermClock};
+use crate::peer::service::PeerService;
+use crate::peer::transport::peers_of;
+use crate::produce::send::QueuePicker;
+use crate::registration::{self, OwnRow};
+use crate::replica::Replica;
+use crate::start_error::StartError;
+
+/// How often silent clients are looked for.
+const EXPIRY_SCAN: Duration = Duration::from_secs(10);
+/// The most that handing over leadership may take at shutdown.
+const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+
+/// A running replica without sockets; the simulation starts this.
+///
+/// Dropping it stops its own tasks at once; [`Node::shutdown`] is the friendly way.
+pub struct Node {
+    replica: Arc<Replica>,
+    connector: Arc<dyn Connector>,
+    tasks: Vec<Task<()>>,
+}
+
+/// Listens to the store: wakes polls, tells of a changed catalog and of failure.
+struct Listener {
+    lanes: Arc<Lanes>,
+    catalog: Arc<Notify>,
+    failure: Arc<Failure>,
+}
+
+impl ApplyObserver for Listener {
+    fn queue_grew(&self, topic: &TopicName, _queue: QueueId) {
+        self.lanes.topic_news(topic);
+    }
+
+    fn group_changed(&self, group: &GroupName, topic: &TopicName) {
+        self.lanes.group_news(group, topic);
+    }
+
+    fn applied(&self, _index: u64) {}
+
+    fn catalog_changed(&self) {
+        self.catalog.notify_one();
+    }
+
+    fn failed(&self, reason: &str) {
+        self.failure.set(reason.to_owned());
+    }
+}
+
+impl Node {
+    /// Opens log and store in `config.data_dir` and takes part in the group.
+    ///
+    /// # Errors
+    /// If the settings are not usable, or log or store do not open; nothing is running then.
+    pub async fn start(
+        config: BrokerConfig,
+        runtime: Runtime,
+        disk: Arc<dyn Disk>,
+        transport: Arc<dyn Transport>,
+        connector: Arc<dyn Connector>,
+    ) -> Result<Node, StartError> {
+        config.validate()?;
+        let lanes = Arc::new(Lanes::default());
+        let catalog = Arc::new(Notify::new());
+        let failure = Arc::new(Failure::default());
+        let listener = Listener { lanes: lanes.clone(), catalog: catalog.clone(), failure: failure.clone() };
+        let store_dir = config.data_dir.join("store");
+        let (machine, store) = flotilla_store::open(disk.clone(), store_dir.clone(), Arc::new(listener))
+            .map_err(|error| StartError::Store { dir: store_dir.display().to_string(), reason: error.to_string() })?;
+        let log = ReplicatedLog::open(config.log_config(), runtime.clone(), disk, transport, machine).await?;
+        let (replica, proposer) = assemble(config, runtime, log, store, lanes, failure, &*connector);
+        let mut tasks = vec![proposer];
+        tasks.extend(duties(&replica, catalog, &*connector));
+        tracing::info!(
+            cluster = replica.config.cluster,
+            group = replica.config.group,
+            node = replica.node.0,
+            applied = replica.store.applied(),
+            "replica started"
+        );
+        Ok(Node { replica, connector, tasks })
+    }
+
+    /// What clients call.
+    pub fn messaging(&self) -> Arc<dyn Messaging> {
+        Arc::new(Front::new(self.replica.clone()))
+    }
+
+    /// What operators call.
+    pub fn admin(&self) -> Arc<dyn Admin> {
+        Arc::new(AdminService::new(self.replica.clone()))
+    }
+
+    /// What the other replicas call.
+    pub fn peer(&self) -> Arc<dyn Peer> {
+        Arc::new(PeerService::new(self.replica.clone()))
+    }
+
+    /// The replicated log.
+    pub fn log(&self) -> &Log {
+        &self.replica.log
+    }
+
+    /// The applied state.
+    pub fn store(&self) -> &StoreReader {
+        &self.replica.store
+    }
+
+    /// The settings it runs with.
+    pub fn config(&self) -> &BrokerConfig {
+        &self.replica.config
+    }
+
+    /// The clients known here.
+    pub fn clients(&self) -> &Clients {
+        &self.replica.clients
+    }
+
+    /// Calls, and their bytes, that wait for a leader at this moment.
+    pub fn parked(&self) -> (u64, u64) {
+        self.replica.parking.used()
+    }
+
+    /// Waits until this replica knows of a leader that takes writes; `None` if there was none in time.
+    pub async fn wait_for_leader(&self, timeout: Duration) -> Option<NodeId> {
+        let deadline = self.replica.runtime.now() + timeout;
+        match self.replica.leadership.wait_for_leader(deadline).await? {
+            Place::Local(_) => Some(self.replica.node),
+            Place::Remote(leader) => Some(leader),
+            Place::Nobody => None,
+        }
+    }
+
+    /// Resolves, with the reason, when this replica must not go on: a failed write or sync, corruption. The process has
+    /// to exit at once, so that its sockets close and the others elect a leader.
+    pub async fn failed(&self) -> String {
+        match select(self.replica.failure.wait(), self.replica.log.failed()).await {
+            Either::Left(reason) | Either::Right(reason) => reason,
+        }
+    }
+
+    /// Hands leadership over, takes the row away from the namesrvs, and stops, all within about `timeout`.
+    pub async fn shutdown(self, timeout: Duration) {
+        self.hand_over(timeout / 2).await;
+        self.stop(timeout / 2).await;
+    }
+
+    /// Hands leadership to another replica, if this one leads and there is one.
+    pub async fn hand_over(&self, timeout: Duration) {
+        let replica = &self.replica;
+        if replica.leadership.local_term().is_none() || replica.voters.len() < 2 {
+            return;
+        }
+        match replica.log.transfer_leader(None, timeout.min(HAND_OVER_MAX)).await {
+            Ok(leader) => tracing::info!(leader = leader.0, "leadership handed over"),
+            Err(error) => tracing::warn!(%error, "leadership not handed over, the others will elect"),
+        }
+    }
+
+    /// Takes the row away from the namesrvs and stops.
+    pub async fn stop(mut self, timeout: Duration) {
+        let (replica, tasks) = (self.replica.clone(), std::mem::take(&mut self.tasks));
+        let started = replica.runtime.now();
+        for task in &tasks {
+            task.abort();
+        }
+        registration::unregister(&replica, &*self.connector, timeout / 2).await;
+        replica.clients.close_all();
+        let left = timeout.saturating_sub(replica.runtime.now() - started);
+        replica.log.shutdown(left).await;
+        for task in tasks {
+            // Aborted above: this is its end, whatever it was.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Their tasks hold the replica, which holds them: cut here.
+        self.replica.clients.close_all();
+    }
+}
+
+/// Puts the shared parts together; the second is the proposer's task.
+fn assemble(
+    config: BrokerConfig,
+    runtime: Runtime,
+    log: Log,
+    store: StoreReader,
+    lanes: Arc<Lanes>,
+    failure: Arc<Failure>,
+    connector: &dyn Connector,
+) -> (Arc<Replica>, Task<()>) {
+    let clock = Arc::new(TermClock::new(runtime.clone()));
+    let (proposer, task) = Proposer::start(
+        &runtime,
+        log.clone(),
+        store.clone(),
+        clock.clone(),
+        config.queued_commands_max,
+        config.proposals_in_flight_max,
+    );
+    let replica = Replica {
+        node: NodeId(config.node),
+        voters: config.voters(),
+        leadership: Leadership::new(runtime.clone()),
+        parking: Budget::new(config.parked_calls_max, config.parked_bytes_max),
+        forwarder: Forwarder::new(runtime.clone(), peers_of(&config, connector), config.forwarded_calls_max),
+        queue_picker: QueuePicker::new(),
+        routes: RoutePlan::new(&config),
+        clients: Clients::new(config.clients_max, Duration::from_millis(config.client_expiry_ms)),
+        client_address: config.client_address(),
+        runtime,
+        log,
+        store,
+        clock,
+        proposer,
+        lanes,
+        failure,
+        config,
+    };
+    (Arc::new(replica), task)
+}
+
+/// Starts what runs beside the calls.
+fn duties(replica: &Arc<Replica>, catalog: Arc<Notify>, connector: &dyn Connector) -> Vec<Task<()>> {
+    let runtime = &replica.runtime;
+    let mut tasks = Vec::new();
+    let watched = replica.clone();
+    tasks.push(runtime.spawn("leadership", async move { watch_leadership(&watched).await }));
+    let scanned = replica.clone();
+    tasks.push(runtime.spawn("client-expiry", async move { expire_clients(&scanned).await }));
+    if !replica.config.namesrv.is_empty() {
+        let row = Arc::new(OwnRow::new(replica));
+        tasks.push(runtime.spawn("own-row", registration::keep_row(replica.clone(), row.clone(), catalog)));
+        for address in &replica.config.namesrv {
+            let namesrv = connector.namesrv(address);
+            let stream = registration::register(replica.clone(), row.clone(), address.clone(), namesrv);
+            tasks.push(runtime.spawn("registration", stream));
+        }
+    }
+    tasks
+}
+
+async fn watch_leadership(replica: &Replica) {
+    loop {
+        let seen = replica.log.status();
+        if replica.leadership.update(&seen) {
+            let leader = seen.leader.map_or(0, |leader| leader.0);
+            tracing::info!(role = ?seen.role, term = seen.term.0, leader, can_write = seen.can_write, "leadership changed");
+        }
+        replica.log.status_changed(&seen).await;
+    }
+}
+
+async fn expire_clients(replica: &Replica) {
+    loop {
+        replica.runtime.sleep(EXPIRY_SCAN).await;
+        let expired = replica.clients.expire(replica.runtime.now());
+        if expired > 0 {
+            tracing::debug!(expired, "silent clients forgotten");
+        }
+    }
+}

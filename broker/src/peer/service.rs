@@ -1,0 +1,97 @@
+//! What the other replicas of the group ask of this one; strangers are refused.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flotilla_proto::status::not_implemented;
+use flotilla_proto::{CallContext, Peer, PeerError, PeerLink, Replies, peer};
+use flotilla_raft_log::{NodeId, PeerCallKind};
+use flotilla_runtime::BoxFuture;
+use tokio::sync::mpsc;
+
+use crate::admin;
+use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
+use crate::consume::receive::ReceiveMessage;
+use crate::edge::query::{QueryAssignment, QueryRoute};
+use crate::lead::forwarder::take_in;
+use crate::lead::leader_call::LeaderCall;
+use crate::produce::send::SendMessage;
+use crate::replica::Replica;
+
+/// Frames that may wait for the log, and answers for the connection, on one append stream.
+const APPEND_FRAMES_MAX: usize = 64;
+
+/// The peer service of a replica.
+pub struct PeerService {
+    replica: Arc<Replica>,
+}
+
+impl PeerService {
+    /// Serves the replica's peers.
+    pub fn new(replica: Arc<Replica>) -> PeerService {
+        PeerService { replica }
+    }
+
+    fn check(&self, cluster: &str, group: &str, from: u64, to: u64) -> Result<(), PeerError> {
+        let config = &self.replica.config;
+        let checks = [
+            ("cluster", cluster.to_owned(), config.cluster.clone()),
+            ("group", group.to_owned(), config.group.clone()),
+            ("node", to.to_string(), config.node.to_string()),
+        ];
+        for (what, asked, own) in checks {
+            if asked != own {
+                return Err(PeerError::Refused(format!("call is meant for {what} {asked}, this is {what} {own}")));
+            }
+        }
+        if from == to || !self.replica.voters.contains(&NodeId(from)) {
+            return Err(PeerError::Refused(format!("node {from} is not another replica of group {}", config.group)));
+        }
+        Ok(())
+    }
+}
+
+impl Peer for PeerService {
+    fn call(&self, call: peer::PeerCall) -> BoxFuture<'_, Result<Bytes, PeerError>> {
+        Box::pin(async move {
+            self.check(&call.cluster, &call.group, call.from, call.to)?;
+            let kind = PeerCallKind::from_code(call.kind)
+                .ok_or_else(|| PeerError::Refused(format!("peer call of kind {} is not known", call.kind)))?;
+            self.replica.log.serve_call(kind, call.body).await.map_err(|error| PeerError::Failed(error.to_string()))
+        })
+    }
+
+    fn append(&self, link: PeerLink, requests: mpsc::Receiver<Bytes>) -> Result<Replies<Bytes>, PeerError> {
+        self.check(&link.cluster, &link.group, link.from, link.to)?;
+        let (responses, replies) = mpsc::channel(APPEND_FRAMES_MAX);
+        // It ends with the stream: when the peer closes its side, or nobody reads the answers.
+        self.replica.log.serve_append(requests, responses).detach();
+        Ok(replies)
+    }
+
+    fn forward(&self, _context: CallContext, request: peer::ForwardRequest) -> BoxFuture<'_, peer::ForwardResponse> {
+        Box::pin(dispatch(&self.replica, request))
+    }
+}
+
+/// Runs a forwarded call by its name.
+async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer::ForwardResponse {
+    match request.method.as_str() {
+        SendMessage::METHOD => take_in::<SendMessage>(replica, request).await,
+        ReceiveMessage::METHOD => take_in::<ReceiveMessage>(replica, request).await,
+        AckMessage::METHOD => take_in::<AckMessage>(replica, request).await,
+        ChangeInvisibleDuration::METHOD => take_in::<ChangeInvisibleDuration>(replica, request).await,
+        QueryRoute::METHOD => take_in::<QueryRoute>(replica, request).await,
+        QueryAssignment::METHOD => take_in::<QueryAssignment>(replica, request).await,
+        admin::topics::CreateTopic::METHOD => take_in::<admin::topics::CreateTopic>(replica, request).await,
+        admin::topics::DeleteTopic::METHOD => take_in::<admin::topics::DeleteTopic>(replica, request).await,
+        admin::topics::DescribeTopic::METHOD => take_in::<admin::topics::DescribeTopic>(replica, request).await,
+        admin::topics::ListTopics::METHOD => take_in::<admin::topics::ListTopics>(replica, request).await,
+        admin::groups::CreateGroup::METHOD => take_in::<admin::groups::CreateGroup>(replica, request).await,
+        admin::groups::DeleteGroup::METHOD => take_in::<admin::groups::DeleteGroup>(replica, request).await,
+        admin::groups::DescribeGroup::METHOD => take_in::<admin::groups::DescribeGroup>(replica, request).await,
+        admin::groups::ListGroups::METHOD => take_in::<admin::groups::ListGroups>(replica, request).await,
+        admin::cluster::TransferLeader::METHOD => take_in::<admin::cluster::TransferLeader>(replica, request).await,
+        other => peer::ForwardResponse { status: Some(not_implemented(other)), ..Default::default() },
+    }
+}

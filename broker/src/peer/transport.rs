@@ -1,0 +1,91 @@
+//! Carries the log's bodies to the other replicas over their peer ports.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_proto::client::{AppendLink, CallError, Connector, PeerCalls};
+use flotilla_proto::{PeerLink, peer};
+use flotilla_raft_log::{AppendChannel, NodeId, PeerCallKind, Transport, TransportError};
+use flotilla_runtime::BoxFuture;
+
+use crate::config::BrokerConfig;
+
+/// How long opening an append stream may take.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The log's transport over a [`Connector`].
+pub struct PeerTransport {
+    cluster: String,
+    group: String,
+    node: NodeId,
+    peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>,
+}
+
+impl PeerTransport {
+    /// A transport to all other replicas of the settings. Nothing is connected yet.
+    pub fn new(config: &BrokerConfig, connector: &dyn Connector) -> PeerTransport {
+        PeerTransport {
+            cluster: config.cluster.clone(),
+            group: config.group.clone(),
+            node: NodeId(config.node),
+            peers: peers_of(config, connector),
+        }
+    }
+
+    fn peer(&self, target: NodeId) -> Result<Arc<dyn PeerCalls>, TransportError> {
+        self.peers
+            .get(&target)
+            .cloned()
+            .ok_or_else(|| TransportError::Unreachable(format!("node {target} is not among the replicas")))
+    }
+}
+
+/// The calling side of each other replica.
+pub fn peers_of(config: &BrokerConfig, connector: &dyn Connector) -> BTreeMap<NodeId, Arc<dyn PeerCalls>> {
+    let others = config.replicas.iter().filter(|replica| replica.node != config.node);
+    others.map(|replica| (NodeId(replica.node), connector.peer(&replica.peer))).collect()
+}
+
+impl Transport for PeerTransport {
+    fn call(
+        &self,
+        target: NodeId,
+        kind: PeerCallKind,
+        body: Bytes,
+        timeout: Duration,
+    ) -> BoxFuture<'static, Result<Bytes, TransportError>> {
+        let call = peer::PeerCall {
+            cluster: self.cluster.clone(),
+            group: self.group.clone(),
+            from: self.node.0,
+            to: target.0,
+            kind: kind.code(),
+            body,
+        };
+        let peer = self.peer(target);
+        Box::pin(async move { peer?.call(call, timeout).await.map_err(transport_error) })
+    }
+
+    fn open_append(&self, target: NodeId) -> BoxFuture<'static, Result<AppendChannel, TransportError>> {
+        let link =
+            PeerLink { cluster: self.cluster.clone(), group: self.group.clone(), from: self.node.0, to: target.0 };
+        let peer = self.peer(target);
+        Box::pin(async move {
+            let AppendLink { requests, responses } =
+                peer?.open_append(link, OPEN_TIMEOUT).await.map_err(transport_error)?;
+            Ok(AppendChannel { requests, responses })
+        })
+    }
+}
+
+fn transport_error(error: CallError) -> TransportError {
+    match error {
+        CallError::Refused(reason) => TransportError::Unreachable(reason),
+        CallError::Broken(reason) => TransportError::Broken(reason),
+        CallError::Timeout(_) => TransportError::Timeout,
+        // The peer refused: another cluster, group or node sits at that address, or it is stopping.
+        CallError::Status { .. } => TransportError::Broken(error.to_string()),
+    }
+}

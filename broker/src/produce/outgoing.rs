@@ -1,0 +1,264 @@
+//! From a client's send request to stored frames: every rule is checked here, once, at the edge.
+
+use bytes::Bytes;
+use flotilla_message::{BodyEncoding, Message, MessageId, MessageType, StoredFrame, TopicName, limits};
+use flotilla_proto::status::{Code, Coded, status};
+use flotilla_proto::{CallContext, v2};
+
+use crate::edge::names::{self, known_code};
+
+/// A send request that keeps every rule which needs no knowledge of topics.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The one topic of all messages.
+    pub topic: TopicName,
+    /// The one type of all messages.
+    pub message_type: MessageType,
+    /// The one message group of all messages (ordered ones have one).
+    pub message_group: Option<String>,
+    /// The encoded messages, in the order of the request; at least one.
+    pub frames: Vec<StoredFrame>,
+}
+
+/// The answer that refuses a send.
+type Refusal = v2::Status;
+
+impl Outgoing {
+    /// Reads and checks a request.
+    pub fn read(
+        context: &CallContext,
+        request: &v2::SendMessageRequest,
+        body_bytes_max: u64,
+        now_wall_ms: u64,
+    ) -> Result<Outgoing, Refusal> {
+        let refuse = |code, message: String| status(known_code(context, code), message);
+        let Some(first) = request.messages.first() else {
+            return Err(refuse(Code::MessageCorrupted, "request has no message, at least one is needed".to_owned()));
+        };
+        if request.messages.len() > limits::BATCH_MESSAGES_MAX {
+            let (count, limit) = (request.messages.len(), limits::BATCH_MESSAGES_MAX);
+            return Err(refuse(
+                Code::PayloadTooLarge,
+                format!("batch has {count} messages; at most {limit} are allowed"),
+            ));
+        }
+        let topic = names::topic(context, first.topic.as_ref())?;
+        if topic.is_dead_letter() || topic.is_retry() {
+            return Err(refuse(Code::IllegalTopic, format!("topic '{topic}' is written by the broker alone")));
+        }
+        let mut outgoing: Option<(MessageType, Option<String>)> = None;
+        let mut frames = Vec::with_capacity(request.messages.len());
+        for message in &request.messages {
+            if message.topic != first.topic {
+                let (one, other) = (name_of(first), name_of(message));
+                let text = format!("batch has messages of topics '{one}' and '{other}'; one topic is allowed");
+                return Err(refuse(Code::MessageCorrupted, text));
+            }
+            let message = read_message(context, message, &topic, body_bytes_max, now_wall_ms)?;
+            let kind = (message.message_type, message.group.clone());
+            match &outgoing {
+                None => outgoing = Some(kind),
+                Some(first) if *first == kind => {}
+                Some((message_type, group)) => {
+                    let text = format!(
+                        "batch has messages of type {message_type}, group {group:?} and of type {}, group {:?}; one \
+                         type and one group are allowed",
+                        kind.0, kind.1
+                    );
+                    return Err(refuse(Code::MessageCorrupted, text));
+                }
+            }
+            frames.push(message.encode().map_err(|error| refuse(error.code(), error.to_string()))?);
+        }
+        let bytes: usize = frames.iter().map(StoredFrame::byte_len).sum();
+        if bytes > limits::BATCH_BYTES_MAX {
+            let limit = limits::BATCH_BYTES_MAX;
+            return Err(refuse(Code::PayloadTooLarge, format!("batch has {bytes} bytes; at most {limit} are allowed")));
+        }
+        let (message_type, message_group) = outgoing.expect("there is at least one message");
+        Ok(Outgoing { topic, message_type, message_group, frames })
+    }
+}
+
+fn name_of(message: &v2::Message) -> &str {
+    message.topic.as_ref().map_or("", |topic| topic.name.as_str())
+}
+
+fn read_message(
+    context: &CallContext,
+    message: &v2::Message,
+    topic: &TopicName,
+    body_bytes_max: u64,
+    now_wall_ms: u64,
+) -> Result<Message, Refusal> {
+    let refuse = |code, message: String| status(known_code(context, code), message);
+    let empty = v2::SystemProperties::default();
+    let system = message.system_properties.as_ref().unwrap_or(&empty);
+    if message.body.len() as u64 > body_bytes_max {
+        let bytes = message.body.len();
+        return Err(refuse(
+            Code::MessageBodyTooLarge,
+            format!("body has {bytes} bytes; at most {body_bytes_max} are allowed"),
+        ));
+    }
+    let id = MessageId::try_from(system.message_id.as_str())
+        .map_err(|error| refuse(Code::IllegalMessageId, error.to_string()))?;
+    let message_type = type_of(system).map_err(|text| refuse(Code::MessagePropertyConflictWithType, text))?;
+    let born_at_ms = system.born_timestamp.as_ref().and_then(timestamp_ms).unwrap_or(now_wall_ms);
+    let body_encoding = match system.body_encoding() {
+        v2::Encoding::Gzip => BodyEncoding::Gzip,
+        v2::Encoding::Identity | v2::Encoding::Unspecified => BodyEncoding::Identity,
+    };
+    // Before 1970: at once.
+    let delivery_at_ms = system.delivery_timestamp.as_ref().map(|timestamp| timestamp_ms(timestamp).unwrap_or(0));
+    Ok(Message {
+        topic: topic.clone(),
+        message_type,
+        id,
+        tag: system.tag.clone().filter(|tag| !tag.is_empty()),
+        keys: system.keys.clone(),
+        group: system.message_group.clone().filter(|group| !group.is_empty()),
+        properties: message.user_properties.clone(),
+        body: Bytes::clone(&message.body),
+        body_encoding,
+        born_at_ms,
+        born_host: system.born_host.clone(),
+        trace_context: system.trace_context.clone().filter(|trace| !trace.is_empty()),
+        delivery_at_ms,
+    })
+}
+
+/// The type that a message's properties make it: what it says of itself matters for transactions only.
+fn type_of(system: &v2::SystemProperties) -> Result<MessageType, String> {
+    let is_ordered = system.message_group.as_ref().is_some_and(|group| !group.is_empty());
+    let is_delayed = system.delivery_timestamp.is_some();
+    if system.lite_topic.is_some() || system.priority.is_some() {
+        return Err("messages with a lite topic or a priority are not supported".to_owned());
+    }
+    match (system.message_type() == v2::MessageType::Transaction, is_ordered, is_delayed) {
+        (true, false, false) => Ok(MessageType::Transaction),
+        (false, true, false) => Ok(MessageType::Fifo),
+        (false, false, true) => Ok(MessageType::Delay),
+        (false, false, false) => Ok(MessageType::Normal),
+        _ => {
+            Err("message has more than one of: a message group, a delivery time, a transaction; one is allowed"
+                .to_owned())
+        }
+    }
+}
+
+fn timestamp_ms(timestamp: &prost_types::Timestamp) -> Option<u64> {
+    let seconds = u64::try_from(timestamp.seconds).ok()?;
+    let nanos = u64::try_from(timestamp.nanos).ok()?;
+    seconds.checked_mul(1000)?.checked_add(nanos / 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use flotilla_runtime::Instant;
+
+    use super::*;
+
+    fn context(language: &str) -> CallContext {
+        let metadata = BTreeMap::from([("x-mq-language".to_owned(), language.to_owned())]);
+        CallContext::new(Instant::from_nanos(0), String::new(), metadata)
+    }
+
+    fn message(change: impl FnOnce(&mut v2::Message, &mut v2::SystemProperties)) -> v2::Message {
+        let mut system = v2::SystemProperties { message_id: "id-1".to_owned(), ..Default::default() };
+        let mut message = v2::Message {
+            topic: Some(v2::Resource { name: "orders".to_owned(), ..Default::default() }),
+            body: Bytes::from_static(b"hello"),
+            ..Default::default()
+        };
+        change(&mut message, &mut system);
+        message.system_properties = Some(system);
+        message
+    }
+
+    fn read(messages: Vec<v2::Message>) -> Result<Outgoing, (i32, String)> {
+        read_as("PYTHON", messages)
+    }
+
+    fn read_as(language: &str, messages: Vec<v2::Message>) -> Result<Outgoing, (i32, String)> {
+        Outgoing::read(&context(language), &v2::SendMessageRequest { messages }, 4 << 20, 7)
+            .map_err(|status| (status.code, status.message))
+    }
+
+    fn refused(change: impl FnOnce(&mut v2::Message, &mut v2::SystemProperties)) -> (i32, String) {
+        read(vec![message(change)]).expect_err("refused")
+    }
+
+    #[test]
+    fn a_plain_message_is_encoded_with_the_client_s_id() {
+        let outgoing = read(vec![message(|_, system| system.tag = Some("TagA".to_owned()))]).expect("fine");
+        assert_eq!((outgoing.topic.as_str(), outgoing.message_type), ("orders", MessageType::Normal));
+        let view = outgoing.frames[0].view();
+        assert_eq!((view.id(), view.tag(), view.born_at_ms()), ("id-1", Some("TagA"), 7));
+        assert_eq!(view.body(), Bytes::from_static(b"hello"));
+    }
+
+    #[test]
+    fn each_broken_rule_has_its_code_and_names_the_value() {
+        assert_eq!(read(Vec::new()).expect_err("empty").0, 40016);
+        assert_eq!(refused(|message, _| message.topic = None).0, 40002);
+        assert_eq!(refused(|message, _| message.body = Bytes::new()).0, 41302);
+        let (code, text) = refused(|message, _| message.body = Bytes::from(vec![0; (4 << 20) + 1]));
+        assert_eq!(code, 41301);
+        assert!(text.contains("4194305") && text.contains("4194304"), "{text}");
+        let many = |message: &mut v2::Message, _: &mut v2::SystemProperties| {
+            message.user_properties.insert("k".to_owned(), "v".repeat(33_000));
+        };
+        assert_eq!(refused(many).0, 43101);
+        assert_eq!(refused(|_, system| system.tag = Some("a|b".to_owned())).0, 40004);
+        assert_eq!(refused(|_, system| system.keys = vec![" ".to_owned()]).0, 40005);
+        assert_eq!(refused(|_, system| system.message_group = Some("g".repeat(64))).0, 40006);
+        assert_eq!(refused(|_, system| system.message_id = String::new()).0, 40009);
+        assert_eq!(
+            refused(|message, _| {
+                message.user_properties.insert("KEYS".to_owned(), "v".to_owned());
+            })
+            .0,
+            40007
+        );
+        let both = |_: &mut v2::Message, system: &mut v2::SystemProperties| {
+            system.message_group = Some("g".to_owned());
+            system.delivery_timestamp = Some(prost_types::Timestamp::default());
+        };
+        assert_eq!(refused(both).0, 40014);
+        assert_eq!(refused(|message, _| message.topic.as_mut().expect("a topic").name = "%DLQ%g".to_owned()).0, 40002);
+    }
+
+    #[test]
+    fn the_rust_client_gets_a_code_it_knows_for_an_empty_body() {
+        let empty = message(|message, _| message.body = Bytes::new());
+        assert_eq!(read_as("RUST", vec![empty]).expect_err("refused").0, 40016);
+    }
+
+    #[test]
+    fn the_type_follows_from_the_properties() {
+        let of = |change: fn(&mut v2::SystemProperties)| {
+            read(vec![message(|_, system| change(system))]).expect("fine").message_type
+        };
+        assert_eq!(of(|_| ()), MessageType::Normal);
+        assert_eq!(of(|system| system.message_group = Some("g".to_owned())), MessageType::Fifo);
+        assert_eq!(
+            of(|system| system.delivery_timestamp = Some(prost_types::Timestamp::default())),
+            MessageType::Delay
+        );
+        assert_eq!(of(|system| system.message_type = 4), MessageType::Transaction);
+    }
+
+    #[test]
+    fn a_batch_has_one_topic_one_type_and_one_group() {
+        let plain = || message(|_, _| ());
+        let other = |name: &str| message(|message, _| message.topic.as_mut().expect("a topic").name = name.to_owned());
+        let grouped = |group: &str| message(|_, system| system.message_group = Some(group.to_owned()));
+        assert_eq!(read(vec![plain(), plain()]).expect("fine").frames.len(), 2);
+        assert_eq!(read(vec![plain(), other("b")]).expect_err("two topics").0, 40016);
+        assert_eq!(read(vec![grouped("a"), grouped("b")]).expect_err("two groups").0, 40016);
+        assert_eq!(read(vec![plain(), grouped("b")]).expect_err("two types").0, 40016);
+    }
+}

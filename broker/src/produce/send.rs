@@ -1,0 +1,193 @@
+//! SendMessage: checks, picks the queue, stores, and answers where each message lies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use flotilla_message::{MessageType, Permission, QueueId, TopicName};
+use flotilla_proto::metadata::ACK_PLACE;
+use flotilla_proto::status::{Code, ok, status};
+use flotilla_proto::{AckPlace, CallContext, Reply, v2};
+use flotilla_raft_log::{LogIndex, Term};
+use flotilla_store::{Command, Outcome, ProducedSlot, Rejection, TopicInfo};
+
+use super::outgoing::Outgoing;
+use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
+use crate::lead::proposer::Settled;
+use crate::replica::Replica;
+
+/// The call.
+pub struct SendMessage;
+
+impl LeaderCall for SendMessage {
+    type Request = v2::SendMessageRequest;
+    type Answer = v2::SendMessageResponse;
+    const METHOD: &'static str = "SendMessage";
+
+    /// Message ids make it so: the store knows those of the last minutes.
+    fn is_idempotent(_: &v2::SendMessageRequest) -> bool {
+        true
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        context: &CallContext,
+        request: &v2::SendMessageRequest,
+        attempt: Attempt,
+    ) -> Tried<v2::SendMessageResponse> {
+        let wall_ms = replica.runtime.wall_ms();
+        let outgoing = match Outgoing::read(context, request, replica.config.body_bytes_max, wall_ms) {
+            Ok(outgoing) => outgoing,
+            Err(refusal) => return Tried::answer(refuse(refusal)),
+        };
+        let topic = match replica.topic_or_made(&outgoing.topic, attempt.term).await {
+            Ok(Some(topic)) => topic,
+            Ok(None) => return Tried::answer(refuse(no_topic(&outgoing.topic))),
+            Err(error) => return Tried::from_submit(error, refuse),
+        };
+        if let Err(refusal) = check_topic(&topic, &outgoing) {
+            return Tried::answer(refuse(refusal));
+        }
+        let queue = replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.queue_count);
+        let command = Command::Produce { topic: outgoing.topic.clone(), queue, frames: outgoing.frames };
+        match replica.proposer.submit(attempt.term, command).await {
+            Ok(settled) => answer(replica, request, &outgoing.topic, settled),
+            Err(error) => Tried::from_submit(error, refuse),
+        }
+    }
+
+    fn refusal(_: &v2::SendMessageRequest, status: v2::Status) -> v2::SendMessageResponse {
+        refuse(status)
+    }
+}
+
+fn refuse(status: v2::Status) -> v2::SendMessageResponse {
+    v2::SendMessageResponse { status: Some(status), entries: Vec::new() }
+}
+
+/// The answer about a topic that does not exist.
+pub fn no_topic(topic: &TopicName) -> v2::Status {
+    status(Code::TopicNotFound, format!("topic '{topic}' does not exist"))
+}
+
+fn check_topic(topic: &TopicInfo, outgoing: &Outgoing) -> Result<(), v2::Status> {
+    let name = &outgoing.topic;
+    match topic.permission {
+        Permission::ReadWrite | Permission::Write => {}
+        Permission::Read | Permission::None => {
+            return Err(status(Code::Forbidden, format!("topic '{name}' has no writable queue")));
+        }
+    }
+    if outgoing.message_type != topic.message_type {
+        let (message, topic) = (outgoing.message_type, topic.message_type);
+        let text = format!("message is of type {message}, topic '{name}' takes {topic}");
+        return Err(status(Code::MessagePropertyConflictWithType, text));
+    }
+    match topic.message_type {
+        MessageType::Normal | MessageType::Fifo => Ok(()),
+        MessageType::Delay | MessageType::Transaction => {
+            let text = format!("messages of type {} are not implemented by this server", topic.message_type);
+            Err(status(Code::NotImplemented, text))
+        }
+    }
+}
+
+fn answer(
+    replica: &Replica,
+    request: &v2::SendMessageRequest,
+    topic: &TopicName,
+    settled: Settled,
+) -> Tried<v2::SendMessageResponse> {
+    let slots = match settled.outcome {
+        Outcome::Produced { offsets, .. } => offsets,
+        // The topic was deleted between the check and the entry.
+        Outcome::Rejected(Rejection::TopicNotFound) => return Tried::answer(refuse(no_topic(topic))),
+        Outcome::Rejected(rejection) => {
+            return Tried::answer(refuse(status(Code::InternalServerError, format!("not stored: {rejection}"))));
+        }
+        other => unreachable!("a produce is answered by an outcome of produce, not {other:?}"),
+    };
+    assert_eq!(slots.len(), request.messages.len(), "each message has its slot");
+    let entries = request.messages.iter().zip(&slots).map(|(message, slot)| entry(message, slot)).collect();
+    let mut reply = Reply::new(v2::SendMessageResponse { status: Some(ok()), entries });
+    for slot in &slots {
+        let place = AckPlace {
+            group: replica.config.group.clone(),
+            term: term_of(replica, slot, settled.term).0,
+            leader: replica.node.0,
+            log_index: slot.message.index,
+            queue: slot.queue.0,
+            offset: slot.offset.0,
+        };
+        reply = reply.with(ACK_PLACE, place);
+    }
+    Tried::Answer(reply)
+}
+
+/// The term a message was stored in: an earlier one perhaps, if this send repeats another.
+fn term_of(replica: &Replica, slot: &ProducedSlot, settled: Term) -> Term {
+    if !slot.duplicate {
+        return settled;
+    }
+    let entry = replica.log.read(LogIndex(slot.message.index));
+    entry.ok().flatten().map_or(settled, |entry| entry.term)
+}
+
+fn entry(message: &v2::Message, slot: &ProducedSlot) -> v2::SendResultEntry {
+    let message_id = message.system_properties.as_ref().map(|system| system.message_id.clone()).unwrap_or_default();
+    v2::SendResultEntry {
+        status: Some(ok()),
+        message_id,
+        transaction_id: String::new(),
+        offset: i64::try_from(slot.offset.0).unwrap_or(i64::MAX),
+        recall_handle: String::new(),
+    }
+}
+
+/// Which queue a message goes to: by turns, or by its message group.
+#[derive(Debug)]
+pub struct QueuePicker {
+    /// Topics share turns by hash: a fixed number of counters serves any number of topics without a lock.
+    turns: Vec<AtomicU32>,
+}
+
+const TURNS: usize = 1024;
+
+impl QueuePicker {
+    /// All turns at their beginning.
+    pub fn new() -> QueuePicker {
+        QueuePicker { turns: (0..TURNS).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// The queue for the next message of this topic and message group. One message group always goes to the same queue,
+    /// whoever leads: by CRC-32C of its name, never by a client's choice, as each client hashes in its own way.
+    pub fn pick(&self, topic: &TopicName, message_group: Option<&str>, queue_count: u32) -> QueueId {
+        let number = match message_group {
+            Some(group) => crc32c::crc32c(group.as_bytes()),
+            None => {
+                let turn = crc32c::crc32c(topic.as_str().as_bytes()) as usize % TURNS;
+                self.turns[turn].fetch_add(1, Ordering::Relaxed)
+            }
+        };
+        QueueId(number % queue_count.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_messages_take_turns_and_groups_stay() {
+        let picker = QueuePicker::new();
+        let topic = TopicName::try_from("orders").expect("a name");
+        let picked: Vec<u32> = (0..8).map(|_| picker.pick(&topic, None, 4).0).collect();
+        assert_eq!(picked, [0, 1, 2, 3, 0, 1, 2, 3]);
+        for group in ["a", "b", "customer-7"] {
+            let first = picker.pick(&topic, Some(group), 4);
+            assert_eq!(QueuePicker::new().pick(&topic, Some(group), 4), first, "on any replica");
+        }
+        let spread: std::collections::BTreeSet<u32> =
+            (0..64).map(|group| picker.pick(&topic, Some(&group.to_string()), 4).0).collect();
+        assert_eq!(spread.len(), 4);
+    }
+}

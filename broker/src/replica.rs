@@ -1,0 +1,114 @@
+//! What the parts of one replica share: settings, log, store, and the state around them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use flotilla_message::{GroupName, MessageType, Permission, TopicName};
+use flotilla_raft_log::{NodeId, Term};
+use flotilla_runtime::Runtime;
+use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo};
+
+use crate::config::BrokerConfig;
+use crate::consume::lanes::Lanes;
+use crate::edge::clients::Clients;
+use crate::edge::route::RoutePlan;
+use crate::failure::Failure;
+use crate::lead::budget::Budget;
+use crate::lead::forwarder::Forwarder;
+use crate::lead::leadership::Leadership;
+use crate::lead::proposer::{Log, Proposer, SubmitError, TermClock};
+use crate::produce::send::QueuePicker;
+
+/// The shared parts of one replica.
+pub struct Replica {
+    /// The settings.
+    pub config: BrokerConfig,
+    /// This replica.
+    pub node: NodeId,
+    /// All voters of the settings.
+    pub voters: BTreeSet<NodeId>,
+    /// Time, tasks, randomness.
+    pub runtime: Runtime,
+    /// The replicated log.
+    pub log: Log,
+    /// What is applied.
+    pub store: StoreReader,
+    /// Log time.
+    pub clock: Arc<TermClock>,
+    /// Who leads.
+    pub leadership: Arc<Leadership>,
+    /// The way into the log.
+    pub proposer: Proposer,
+    /// Calls that wait for a leader.
+    pub parking: Arc<Budget>,
+    /// The way to the leader.
+    pub forwarder: Forwarder,
+    /// Which queue a message goes to.
+    pub queue_picker: QueuePicker,
+    /// What routes look like.
+    pub routes: RoutePlan,
+    /// Who is known here.
+    pub clients: Clients,
+    /// Polls at work and waiting.
+    pub lanes: Arc<Lanes>,
+    /// Why the process must exit, once it must.
+    pub failure: Arc<Failure>,
+    /// `host:port` that clients are told for this replica.
+    pub client_address: String,
+}
+
+impl Replica {
+    /// A topic that clients may ask for: one that exists, or the dead letters of a group that exists, which are made
+    /// with the first of them.
+    pub fn readable_topic(&self, name: &TopicName) -> Option<TopicInfo> {
+        if let Some(info) = self.store.topic(name) {
+            return Some(info);
+        }
+        let group = GroupName::try_from(name.as_str().strip_prefix("%DLQ%")?).ok()?;
+        self.store.group(&group)?;
+        Some(TopicInfo {
+            name: name.clone(),
+            uid: 0,
+            message_type: MessageType::Normal,
+            queue_count: 1,
+            permission: Permission::ReadWrite,
+        })
+    }
+
+    /// A topic to write to or to route; made if it is absent and the settings say so. `Ok(None)` if it does not exist.
+    pub async fn topic_or_made(&self, name: &TopicName, term: Term) -> Result<Option<TopicInfo>, SubmitError> {
+        if let Some(info) = self.store.topic(name) {
+            return Ok(Some(info));
+        }
+        if !self.config.auto_create_topics || name.is_dead_letter() || name.is_retry() {
+            return Ok(None);
+        }
+        let command = Command::CreateTopic {
+            name: name.clone(),
+            message_type: MessageType::Normal,
+            queue_count: self.config.auto_create_queues,
+            permission: Permission::ReadWrite,
+        };
+        // Refused or made by another call meanwhile: what counts is what is there now.
+        self.proposer.submit(term, command).await?;
+        Ok(self.store.topic(name))
+    }
+
+    /// A group to receive for; made if it is absent and the settings say so. `Ok(None)` if it does not exist.
+    pub async fn group_or_made(&self, name: &GroupName, term: Term) -> Result<Option<GroupInfo>, SubmitError> {
+        if let Some(info) = self.store.group(name) {
+            return Ok(Some(info));
+        }
+        if !self.config.auto_create_groups {
+            return Ok(None);
+        }
+        let command = Command::CreateGroup {
+            name: name.clone(),
+            order: false,
+            max_deliveries: self.config.max_deliveries,
+            start: StartPolicy::First,
+        };
+        self.proposer.submit(term, command).await?;
+        Ok(self.store.group(name))
+    }
+}

@@ -1,0 +1,471 @@
+//! The operator's calls: topics, groups, and what the replicas say of themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_message::{GroupName, MessageType, Permission, TopicName};
+use flotilla_proto::client::{AdminCalls, CallError, CallOptions};
+use flotilla_proto::status::Code;
+use flotilla_proto::{admin, namesrv, v2};
+use flotilla_runtime::{BoxFuture, Instant};
+
+use crate::client::{Client, Shared};
+use crate::failover::CallFailure;
+use crate::failure::{Rejection, Verdict, code_text, judge_status};
+use crate::replicas::{BrokerGroupName, Replicas};
+
+/// Pause before the namesrvs or endpoints are asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Why an operator's call was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdminError {
+    /// The broker refuses: it exists already in another shape, does not exist, is not valid.
+    #[error("rejected ({}): {message}", code_text(*code))]
+    Rejected {
+        /// Code of the RocketMQ protocol.
+        code: i32,
+        /// The broker's text.
+        message: String,
+    },
+    /// No broker could be asked: nothing was done.
+    #[error("no broker could be asked: {reason}")]
+    Unavailable {
+        /// What the last attempt ended with.
+        reason: String,
+    },
+    /// It may or may not be done. Trying again is safe.
+    #[error("it is unknown whether it was done: {reason}")]
+    Unknown {
+        /// What the last attempt ended with.
+        reason: String,
+    },
+}
+
+/// A topic to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicSpec {
+    /// Its name.
+    pub name: TopicName,
+    /// Which kind of message it takes.
+    pub message_type: MessageType,
+    /// Number of queues.
+    pub queue_count: u32,
+    /// What clients may do with it.
+    pub permission: Permission,
+}
+
+impl TopicSpec {
+    /// A readable and writable topic for normal messages.
+    pub fn new(name: TopicName, queue_count: u32) -> TopicSpec {
+        TopicSpec { name, message_type: MessageType::Normal, queue_count, permission: Permission::ReadWrite }
+    }
+}
+
+/// Where a new consumer group begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GroupStart {
+    /// At the oldest message.
+    #[default]
+    First,
+    /// After the newest message.
+    Last,
+    /// At the first message stored at this time or later, milliseconds since the Unix epoch.
+    TimestampMs(u64),
+}
+
+/// A consumer group to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// Its name.
+    pub name: GroupName,
+    /// Whether the messages of a queue are delivered one after the other.
+    pub order: bool,
+    /// After so many deliveries a message goes to the dead letters; 0 for the broker's default.
+    pub max_deliveries: u32,
+    /// Where it begins.
+    pub start: GroupStart,
+}
+
+impl GroupSpec {
+    /// A group without order that begins at the oldest message.
+    pub fn new(name: GroupName) -> GroupSpec {
+        GroupSpec { name, order: false, max_deliveries: 0, start: GroupStart::First }
+    }
+}
+
+/// A topic and the bounds of its queues.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopicDescription {
+    /// The topic.
+    pub topic: admin::Topic,
+    /// Its queues.
+    pub queues: Vec<admin::QueueBounds>,
+}
+
+/// A group and how far it has come.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupDescription {
+    /// The group.
+    pub group: admin::Group,
+    /// Its progress in each queue.
+    pub progress: Vec<admin::GroupProgress>,
+}
+
+/// What one replica was asked and answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FromReplica<T> {
+    /// The replica's `host:port` for clients.
+    pub address: String,
+    /// Its answer.
+    pub answer: Result<T, AdminError>,
+}
+
+/// Operator's calls to the cluster.
+#[derive(Debug, Clone)]
+pub struct AdminClient {
+    client: Client,
+}
+
+/// What all admin replies have.
+trait HasStatus {
+    fn status(&self) -> Option<&v2::Status>;
+}
+
+macro_rules! has_status {
+    ($($module:ident :: $reply:ident),* $(,)?) => {$(
+        impl HasStatus for $module::$reply {
+            fn status(&self) -> Option<&v2::Status> {
+                self.status.as_ref()
+            }
+        }
+    )*};
+}
+
+has_status!(
+    admin::CreateTopicReply,
+    admin::DeleteTopicReply,
+    admin::DescribeTopicReply,
+    admin::ListTopicsReply,
+    admin::CreateGroupReply,
+    admin::DeleteGroupReply,
+    admin::DescribeGroupReply,
+    admin::ListGroupsReply,
+    admin::ClusterStatusReply,
+    admin::DebugReply,
+    admin::TransferLeaderReply,
+);
+
+type Call<T> = BoxFuture<'static, Result<T, CallError>>;
+
+impl AdminClient {
+    pub(crate) fn new(client: Client) -> AdminClient {
+        AdminClient { client }
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.client.shared
+    }
+
+    /// Makes a topic; `true` if the very same one was there already.
+    ///
+    /// # Errors
+    /// [`AdminError`]; rejected if a topic of that name but another shape exists.
+    pub async fn create_topic(&self, spec: &TopicSpec) -> Result<bool, AdminError> {
+        let topic = admin::Topic {
+            name: spec.name.to_string(),
+            message_type: i32::from(spec.message_type.code()),
+            queue_count: spec.queue_count,
+            permission: i32::from(spec.permission.code()),
+        };
+        let request = admin::CreateTopicRequest { topic: Some(topic) };
+        let reply = self.call(|calls, options| calls.create_topic(options, request.clone())).await;
+        Ok(reply.map_err(error_of)?.existed)
+    }
+
+    /// Removes a topic with its queues.
+    ///
+    /// # Errors
+    /// [`AdminError`]; rejected if there is none.
+    pub async fn delete_topic(&self, name: &TopicName) -> Result<(), AdminError> {
+        let request = admin::DeleteTopicRequest { name: name.to_string() };
+        let reply = self.call(|calls, options| calls.delete_topic(options, request.clone())).await;
+        gone(reply.map(|_| ()), Code::TopicNotFound)
+    }
+
+    /// A topic and the bounds of its queues.
+    ///
+    /// # Errors
+    /// [`AdminError`]; rejected if there is none.
+    pub async fn describe_topic(&self, name: &TopicName) -> Result<TopicDescription, AdminError> {
+        let request = admin::DescribeTopicRequest { name: name.to_string() };
+        let reply =
+            self.call(|calls, options| calls.describe_topic(options, request.clone())).await.map_err(error_of)?;
+        Ok(TopicDescription { topic: reply.topic.unwrap_or_default(), queues: reply.queues })
+    }
+
+    /// All topics, also those the broker made itself if asked for.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn list_topics(&self, with_system: bool) -> Result<Vec<admin::Topic>, AdminError> {
+        let request = admin::ListTopicsRequest { with_system };
+        let reply = self.call(|calls, options| calls.list_topics(options, request)).await;
+        Ok(reply.map_err(error_of)?.topics)
+    }
+
+    /// Makes a consumer group; `true` if the very same one was there already.
+    ///
+    /// # Errors
+    /// [`AdminError`]; rejected if a group of that name but another shape exists.
+    pub async fn create_group(&self, spec: &GroupSpec) -> Result<bool, AdminError> {
+        let (start, start_timestamp_ms) = match spec.start {
+            GroupStart::First => (admin::StartPolicy::First, 0),
+            GroupStart::Last => (admin::StartPolicy::Last, 0),
+            GroupStart::TimestampMs(at_ms) => (admin::StartPolicy::Timestamp, at_ms),
+        };
+        let group = admin::Group {
+            name: spec.name.to_string(),
+            order: spec.order,
+            max_deliveries: spec.max_deliveries,
+            start: start.into(),
+            start_timestamp_ms,
+        };
+        let request = admin::CreateGroupRequest { group: Some(group) };
+        let reply = self.call(|calls, options| calls.create_group(options, request.clone())).await;
+        Ok(reply.map_err(error_of)?.existed)
+    }
+
+    /// Removes a consumer group and its progress.
+    ///
+    /// # Errors
+    /// [`AdminError`]; rejected if there is none.
+    pub async fn delete_group(&self, name: &GroupName) -> Result<(), AdminError> {
+        let request = admin::DeleteGroupRequest { name: name.to_string() };
+        let reply = self.call(|calls, options| calls.delete_group(options, request.clone())).await;
+        gone(reply.map(|_| ()), Code::ConsumerGroupNotFound)
+    }
+
+    /// A consumer group and how far it has come.
+    ///
+    /// # Errors
+    /// [`AdminError`]; rejected if there is none.
+    pub async fn describe_group(&self, name: &GroupName) -> Result<GroupDescription, AdminError> {
+        let request = admin::DescribeGroupRequest { name: name.to_string() };
+        let reply =
+            self.call(|calls, options| calls.describe_group(options, request.clone())).await.map_err(error_of)?;
+        Ok(GroupDescription { group: reply.group.unwrap_or_default(), progress: reply.progress })
+    }
+
+    /// All consumer groups.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn list_groups(&self) -> Result<Vec<admin::Group>, AdminError> {
+        let request = admin::ListGroupsRequest::default();
+        let reply = self.call(|calls, options| calls.list_groups(options, request)).await;
+        Ok(reply.map_err(error_of)?.groups)
+    }
+
+    /// The broker group as each of its replicas sees it, in the order of their addresses.
+    ///
+    /// # Errors
+    /// [`AdminError::Unavailable`] if no broker is known at all; a replica that cannot be asked has its
+    /// error in its place.
+    pub async fn cluster_status(&self) -> Result<Vec<FromReplica<admin::ClusterStatusReply>>, AdminError> {
+        let request = admin::ClusterStatusRequest::default();
+        self.each_replica(|calls, options| calls.cluster_status(options, request)).await
+    }
+
+    /// The state of each replica, with the queues of one topic, or of all.
+    ///
+    /// # Errors
+    /// As [`AdminClient::cluster_status`].
+    pub async fn debug_all(
+        &self,
+        topic: Option<&TopicName>,
+    ) -> Result<Vec<FromReplica<admin::ReplicaState>>, AdminError> {
+        let request = debug_request(topic);
+        let replies = self.each_replica(|calls, options| calls.debug(options, request.clone())).await?;
+        let state = |reply: admin::DebugReply| reply.state.unwrap_or_default();
+        Ok(replies
+            .into_iter()
+            .map(|from| FromReplica { address: from.address, answer: from.answer.map(state) })
+            .collect())
+    }
+
+    /// The state of the replica at `address` (`host:port`), with the queues of one topic, or of all.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn debug(&self, address: &str, topic: Option<&TopicName>) -> Result<admin::ReplicaState, AdminError> {
+        let request = debug_request(topic);
+        let reply = self.ask_one(address, &|calls, options| calls.debug(options, request.clone())).await?;
+        Ok(reply.state.unwrap_or_default())
+    }
+
+    /// Hands leadership to `target`, or to the replica that is furthest ahead; returns the new leader.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn transfer_leader(&self, target: Option<u64>, timeout: Duration) -> Result<u64, AdminError> {
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let request = admin::TransferLeaderRequest { target: target.unwrap_or(0), timeout_ms };
+        let reply = self.call_within(timeout, |calls, options| calls.transfer_leader(options, request)).await;
+        Ok(reply.map_err(error_of)?.leader)
+    }
+
+    /// The rows that a namesrv has; empty if the client knows no namesrv.
+    ///
+    /// # Errors
+    /// [`AdminError::Unavailable`] if none answers.
+    pub async fn brokers(&self) -> Result<Vec<namesrv::BrokerRow>, AdminError> {
+        let shared = self.shared();
+        let mut reasons = Vec::new();
+        for address in &shared.config.namesrv {
+            let cluster = shared.config.cluster.clone().unwrap_or_default();
+            let timeout = shared.config.attempt_timeout;
+            let calls = shared.connector.namesrv(address);
+            let call = calls.list_brokers(shared.options(timeout), namesrv::ListBrokersRequest { cluster });
+            let answer = shared.runtime.timeout(timeout, call).await.unwrap_or(Err(CallError::Timeout(timeout)));
+            match answer {
+                Ok(reply) => match judge_status(reply.status.as_ref()) {
+                    Verdict::Done(()) => return Ok(reply.brokers),
+                    Verdict::Rejected(Rejection { code, message }) => {
+                        return Err(AdminError::Rejected { code, message });
+                    }
+                    Verdict::Retry(setback) => reasons.push(format!("{address}: {}", setback.reason)),
+                },
+                Err(error) => reasons.push(format!("{address}: {error}")),
+            }
+        }
+        if reasons.is_empty() { Ok(Vec::new()) } else { Err(AdminError::Unavailable { reason: reasons.join("; ") }) }
+    }
+
+    /// Calls the first broker group by name, replica after replica, until one serves.
+    async fn call<T: HasStatus>(
+        &self,
+        call: impl Fn(Arc<dyn AdminCalls>, CallOptions) -> Call<T>,
+    ) -> Result<T, CallFailure> {
+        self.call_within(Duration::ZERO, call).await
+    }
+
+    async fn call_within<T: HasStatus>(
+        &self,
+        extra: Duration,
+        call: impl Fn(Arc<dyn AdminCalls>, CallOptions) -> Call<T>,
+    ) -> Result<T, CallFailure> {
+        let shared = self.shared();
+        let deadline = shared.deadline() + extra;
+        let replicas = self.replicas(deadline).await?;
+        let served = shared
+            .failover(&replicas, deadline, extra, &|| ())
+            .run(async |address: String, timeout: Duration| {
+                let reply = call(shared.connector.admin(&address), shared.options(timeout)).await?;
+                Ok(match judge_status(reply.status()) {
+                    Verdict::Done(()) => Verdict::Done(reply),
+                    Verdict::Rejected(rejection) => Verdict::Rejected(rejection),
+                    Verdict::Retry(setback) => Verdict::Retry(setback),
+                })
+            })
+            .await?;
+        Ok(served.value)
+    }
+
+    /// Asks all replicas of the first group by name, one after the other.
+    async fn each_replica<T: HasStatus>(
+        &self,
+        call: impl Fn(Arc<dyn AdminCalls>, CallOptions) -> Call<T>,
+    ) -> Result<Vec<FromReplica<T>>, AdminError> {
+        let replicas = self.replicas(self.shared().deadline()).await.map_err(error_of)?;
+        let mut answers = Vec::new();
+        for address in replicas.addresses() {
+            let answer = self.ask_one(&address, &call).await;
+            answers.push(FromReplica { address, answer });
+        }
+        Ok(answers)
+    }
+
+    async fn ask_one<T: HasStatus>(
+        &self,
+        address: &str,
+        call: &impl Fn(Arc<dyn AdminCalls>, CallOptions) -> Call<T>,
+    ) -> Result<T, AdminError> {
+        let shared = self.shared();
+        let timeout = shared.config.attempt_timeout;
+        let asked = call(shared.connector.admin(address), shared.options(timeout));
+        let answer = shared.runtime.timeout(timeout, asked).await.unwrap_or(Err(CallError::Timeout(timeout)));
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(error) if error.is_refused() => return Err(AdminError::Unavailable { reason: error.to_string() }),
+            Err(error) => return Err(AdminError::Unknown { reason: error.to_string() }),
+        };
+        match judge_status(reply.status()) {
+            Verdict::Done(()) => Ok(reply),
+            Verdict::Rejected(Rejection { code, message }) => Err(AdminError::Rejected { code, message }),
+            Verdict::Retry(setback) => Err(AdminError::Unknown { reason: setback.reason }),
+        }
+    }
+
+    /// The replicas of the first broker group by name.
+    async fn replicas(&self, deadline: Instant) -> Result<Arc<Replicas>, CallFailure> {
+        let shared = self.shared();
+        loop {
+            let reason = match self.find_replicas().await {
+                Ok(replicas) => return Ok(replicas),
+                Err(reason) => reason,
+            };
+            if shared.runtime.now() + ASK_AGAIN >= deadline {
+                return Err(CallFailure::NotExecuted { attempts: 0, reason });
+            }
+            shared.runtime.sleep(ASK_AGAIN).await;
+        }
+    }
+
+    async fn find_replicas(&self) -> Result<Arc<Replicas>, String> {
+        let shared = self.shared();
+        if shared.config.namesrv.is_empty() {
+            for address in &shared.config.endpoints {
+                if let Some(replicas) = shared.ask_members(address, shared.config.attempt_timeout).await {
+                    return Ok(replicas);
+                }
+            }
+            // None says who its peers are: the endpoints themselves are what there is.
+            let name = BrokerGroupName { cluster: String::new(), group: String::new() };
+            let replicas = shared.routes.replicas(name, Vec::new());
+            replicas.set_addresses(shared.config.endpoints.clone());
+            return Ok(replicas);
+        }
+        let rows = self.brokers().await.map_err(|error| error.to_string())?;
+        let registrations: Vec<namesrv::Registration> = rows.into_iter().filter_map(|row| row.registration).collect();
+        let name =
+            |row: &namesrv::Registration| BrokerGroupName { cluster: row.cluster.clone(), group: row.group.clone() };
+        let first = registrations.iter().map(name).min().ok_or("no broker is registered with the namesrv")?;
+        let mut members = Vec::new();
+        for row in registrations.iter().filter(|row| name(row) == first) {
+            members.extend(row.replicas.iter().map(|replica| (replica.replica, replica.client.clone())));
+            members.push((row.replica, row.client_address.clone()));
+        }
+        Ok(shared.routes.replicas(first, members))
+    }
+}
+
+fn debug_request(topic: Option<&TopicName>) -> admin::DebugRequest {
+    admin::DebugRequest { topic: topic.map(TopicName::to_string).unwrap_or_default(), without_queues: false }
+}
+
+/// A removal that was repeated after an unknown attempt finds nothing left: that is what was wanted.
+fn gone(removed: Result<(), CallFailure>, not_found: Code) -> Result<(), AdminError> {
+    match removed {
+        Err(CallFailure::Unknown { rejection: Some(rejection), .. }) if rejection.is(not_found) => Ok(()),
+        other => other.map_err(error_of),
+    }
+}
+
+fn error_of(failure: CallFailure) -> AdminError {
+    match failure {
+        CallFailure::Rejected(Rejection { code, message }) => AdminError::Rejected { code, message },
+        CallFailure::NotExecuted { reason, .. } => AdminError::Unavailable { reason },
+        CallFailure::Unknown { reason, .. } => AdminError::Unknown { reason },
+    }
+}

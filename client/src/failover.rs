@@ -1,0 +1,129 @@
+//! The one retry loop: asks a group's replicas in turn until one serves, the call is refused for good, or
+//! the deadline passes; and keeps account of whether it may have been executed.
+
+use std::future::Future;
+use std::time::Duration;
+
+use flotilla_proto::client::CallError;
+use flotilla_runtime::{Instant, Runtime};
+
+use crate::failure::{Rejection, Setback, SetbackKind, Verdict, judge_error};
+use crate::replicas::Replicas;
+
+/// Shortest and longest pause before all replicas are asked again, milliseconds.
+const PAUSE_MS_MIN: u64 = 10;
+const PAUSE_MS_MAX: u64 = 25;
+/// An attempt is not begun with less time than this.
+const ATTEMPT_MIN: Duration = Duration::from_millis(2);
+/// How much longer than its time-out an attempt is waited for, should the transport not keep to it.
+const TRANSPORT_SLACK: Duration = Duration::from_millis(50);
+
+/// How one call is repeated.
+pub(crate) struct Failover<'a> {
+    pub(crate) runtime: &'a Runtime,
+    pub(crate) replicas: &'a Replicas,
+    /// When the caller gives up.
+    pub(crate) deadline: Instant,
+    /// Time of one attempt when there is no other replica to ask.
+    pub(crate) request_timeout: Duration,
+    /// Time of one attempt when there is.
+    pub(crate) attempt_timeout: Duration,
+    /// Called after a setback that a newer route might help with.
+    pub(crate) want_route: &'a (dyn Fn() + Send + Sync),
+}
+
+/// A call that came through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Served<T> {
+    pub(crate) value: T,
+    pub(crate) attempts: u32,
+}
+
+/// A call that did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CallFailure {
+    /// Refused for good, and no attempt before left it open whether it was executed.
+    Rejected(Rejection),
+    /// No attempt was executed.
+    NotExecuted { attempts: u32, reason: String },
+    /// Some attempt may have been executed. `rejection` is set if a later one was refused for good.
+    Unknown { attempts: u32, reason: String, rejection: Option<Rejection> },
+}
+
+impl Failover<'_> {
+    /// Runs `attempt(address, timeout)` until it is done.
+    pub(crate) async fn run<T, F, Fut>(&self, mut attempt: F) -> Result<Served<T>, CallFailure>
+    where
+        F: FnMut(String, Duration) -> Fut,
+        Fut: Future<Output = Result<Verdict<T>, CallError>>,
+    {
+        let (mut attempts, mut is_unknown) = (0u32, false);
+        let mut reason = "no replica is known".to_owned();
+        let mut tried = Vec::new();
+        loop {
+            let now = self.runtime.now();
+            if now + ATTEMPT_MIN > self.deadline {
+                return Err(if is_unknown {
+                    CallFailure::Unknown { attempts, reason, rejection: None }
+                } else {
+                    CallFailure::NotExecuted { attempts, reason }
+                });
+            }
+            let Some(address) = self.replicas.next(&tried, now) else {
+                tried.clear();
+                (self.want_route)();
+                self.pause().await;
+                continue;
+            };
+            tried.push(address.clone());
+            let most = if self.replicas.count() > 1 { self.attempt_timeout } else { self.request_timeout };
+            let timeout = most.min(self.deadline - now);
+            attempts = attempts.saturating_add(1);
+            let answer = self.runtime.timeout(timeout + TRANSPORT_SLACK, attempt(address.clone(), timeout)).await;
+            let verdict = match answer {
+                Ok(Ok(verdict)) => verdict,
+                Ok(Err(error)) => judge_error(&error),
+                Err(_) => judge_error(&CallError::Timeout(timeout)),
+            };
+            let setback = match verdict {
+                Verdict::Done(value) => {
+                    self.replicas.answered(&address);
+                    return Ok(Served { value, attempts });
+                }
+                Verdict::Rejected(rejection) => {
+                    self.replicas.answered(&address);
+                    if is_unknown {
+                        let reason = format!("{reason}; then rejected: {}", rejection.message);
+                        return Err(CallFailure::Unknown { attempts, reason, rejection: Some(rejection) });
+                    }
+                    return Err(CallFailure::Rejected(rejection));
+                }
+                Verdict::Retry(setback) => setback,
+            };
+            let kind = setback.kind;
+            is_unknown |= kind.is_unknown();
+            reason = self.take_setback(&address, setback);
+            if kind.wants_pause() {
+                self.pause().await;
+            }
+        }
+    }
+
+    fn take_setback(&self, address: &str, setback: Setback) -> String {
+        match setback.kind {
+            SetbackKind::TimedOut => self.replicas.timed_out(address, self.runtime.now()),
+            SetbackKind::Refused | SetbackKind::Broken | SetbackKind::NotDone | SetbackKind::Unsure => {
+                self.replicas.failed(address);
+            }
+        }
+        (self.want_route)();
+        tracing::debug!(address, kind = ?setback.kind, reason = setback.reason, "attempt failed");
+        format!("{address}: {}", setback.reason)
+    }
+
+    async fn pause(&self) {
+        let spread = PAUSE_MS_MAX - PAUSE_MS_MIN + 1;
+        let pause = Duration::from_millis(PAUSE_MS_MIN + self.runtime.random_below(spread));
+        self.runtime.sleep(pause.min(self.deadline - self.runtime.now())).await;
+    }
+}

@@ -1,0 +1,65 @@
+//! The client of a Flotilla cluster: send, receive, administer, and go on by itself when replicas fail.
+//!
+//! What it promises:
+//! - a send ends as stored, not stored or unknown, and is never guessed ([`SendError`]);
+//! - all attempts of one send carry the same message id, so that the broker stores it once;
+//! - the replicas of a group are asked in turn until one serves, within the caller's deadline;
+//! - what runs at once is bounded, and waiting for a place is what a caller feels of it.
+//!
+//! Time, tasks, randomness and calls are handed in ([`flotilla_runtime::Runtime`],
+//! [`flotilla_proto::client::Connector`]), so that the same code runs in a simulation.
+//!
+//! ```no_run
+//! use flotilla_client::{Client, ClientConfig, OutgoingMessage, ProducerConfig};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::tonic(ClientConfig::of_namesrv(["127.0.0.1:9876"]))?;
+//! let producer = client.producer(ProducerConfig::default())?;
+//! let receipt = producer.send(OutgoingMessage::new("orders".try_into()?, "one cup of tea")).await?;
+//! println!("{} is at offset {}", receipt.message_id, receipt.offset);
+//! # Ok(())
+//! # }
+//! ```
+
+mod admin_client;
+mod client;
+mod config;
+mod consuming;
+mod failover;
+mod failure;
+mod message_ids;
+mod outgoing;
+mod producer;
+mod push_consumer;
+mod receipt;
+mod received;
+mod replicas;
+mod route;
+mod route_cache;
+mod simple_consumer;
+mod wire;
+
+#[cfg(test)]
+mod admin_test;
+#[cfg(test)]
+mod consumer_test;
+#[cfg(test)]
+mod producer_test;
+#[cfg(test)]
+mod scripted;
+#[cfg(test)]
+mod virtual_time;
+
+pub use admin_client::{
+    AdminClient, AdminError, FromReplica, GroupDescription, GroupSpec, GroupStart, TopicDescription, TopicSpec,
+};
+pub use client::Client;
+pub use config::{ClientConfig, ConfigErrors, Filter, ProducerConfig, PushConsumerConfig, SimpleConsumerConfig};
+pub use consuming::{DeliveryError, ReceiveError};
+pub use outgoing::OutgoingMessage;
+pub use producer::{Producer, SendHandle};
+pub use push_consumer::{ConsumeResult, PushConsumer};
+pub use receipt::{SendError, SendReceipt};
+pub use received::{Delivery, ReceivedMessage};
+pub use route::RouteError;
+pub use simple_consumer::SimpleConsumer;

@@ -1,0 +1,320 @@
+//! Sending: one message id for all attempts, a bounded number of sends under way, an honest outcome.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use flotilla_message::{Message, MessageId};
+use flotilla_proto::client::CallError;
+use flotilla_proto::metadata::ACK_PLACE;
+use flotilla_proto::status::{Code, Coded};
+use flotilla_proto::{AckPlace, Reply, v2};
+use flotilla_runtime::{Instant, Task};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::client::Client;
+use crate::config::{ConfigErrors, ProducerConfig};
+use crate::failover::{CallFailure, Served};
+use crate::failure::{Verdict, judge_status};
+use crate::outgoing::OutgoingMessage;
+use crate::receipt::{SendError, SendReceipt};
+use crate::replicas::Replicas;
+use crate::route::{GroupRoute, RouteError};
+use crate::wire;
+
+/// Sends messages. Cheap to clone; all clones share the bounds on what is under way.
+#[derive(Clone)]
+pub struct Producer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    config: ProducerConfig,
+    places: Arc<Semaphore>,
+    /// In kibibytes, so that a semaphore can count them.
+    bytes: Arc<Semaphore>,
+    turn: AtomicU64,
+}
+
+/// A place among the sends under way; given back when dropped.
+struct Place {
+    _count: OwnedSemaphorePermit,
+    _bytes: OwnedSemaphorePermit,
+}
+
+/// A message that may be sent, as a request that can be repeated.
+struct Prepared {
+    message_id: MessageId,
+    topic: flotilla_message::TopicName,
+    message_group: Option<String>,
+    body_bytes: usize,
+    request: v2::SendMessageRequest,
+}
+
+impl Producer {
+    pub(crate) fn new(client: Client, config: ProducerConfig) -> Result<Producer, ConfigErrors> {
+        config.validate()?;
+        let inner = Inner {
+            places: Arc::new(Semaphore::new(config.in_flight_max)),
+            bytes: Arc::new(Semaphore::new(config.in_flight_bytes_max >> 10)),
+            // Producers that start together must not all begin with the same broker group.
+            turn: AtomicU64::new(client.shared.runtime.random_u64()),
+            client,
+            config,
+        };
+        Ok(Producer { inner: Arc::new(inner) })
+    }
+
+    /// Sends a message and waits until it is stored. Goes on by itself through failures of replicas until
+    /// the client's send deadline, which includes the wait for a place among the sends under way.
+    ///
+    /// # Errors
+    /// [`SendError`], which says whether the message is surely not stored.
+    pub async fn send(&self, message: OutgoingMessage) -> Result<SendReceipt, SendError> {
+        let deadline = self.inner.client.shared.deadline();
+        let prepared = self.inner.prepare(message)?;
+        let _place = self.inner.place_until(&prepared, deadline).await?;
+        self.inner.send(&prepared, deadline).await
+    }
+
+    /// Starts a send and returns as soon as there is a place for it; the handle waits for the outcome.
+    /// Sends of one producer may be stored in another order than they were started in. A dropped handle does
+    /// not stop its send.
+    pub async fn send_async(&self, message: OutgoingMessage) -> SendHandle {
+        let deadline = self.inner.client.shared.deadline();
+        let placed = match self.inner.prepare(message) {
+            Ok(prepared) => self.inner.place_until(&prepared, deadline).await.map(|place| (prepared, place)),
+            Err(error) => Err(error),
+        };
+        match placed {
+            Err(error) => SendHandle { state: HandleState::Ended(Some(Box::new(error))) },
+            Ok((prepared, place)) => {
+                let (inner, message_id) = (self.inner.clone(), prepared.message_id.clone());
+                let task = self.inner.client.shared.runtime.spawn("producer send", async move {
+                    let outcome = inner.send(&prepared, deadline).await;
+                    drop(place);
+                    outcome
+                });
+                SendHandle { state: HandleState::Running { task, message_id } }
+            }
+        }
+    }
+
+    /// Sends a message once, without waiting for the answer: it may be lost, and nobody will say so.
+    /// Returns when there is a place for it.
+    ///
+    /// # Errors
+    /// [`SendError::Rejected`] for a message that no broker would take, [`SendError::NotStored`] when
+    /// there is no place before the deadline.
+    pub async fn send_oneway(&self, message: OutgoingMessage) -> Result<MessageId, SendError> {
+        let deadline = self.inner.client.shared.deadline();
+        let prepared = self.inner.prepare(message)?;
+        let place = self.inner.place_until(&prepared, deadline).await?;
+        let (inner, message_id) = (self.inner.clone(), prepared.message_id.clone());
+        let send = async move {
+            inner.send_once(&prepared, deadline).await;
+            drop(place);
+        };
+        // Nobody waits for it; it ends by itself within the request time-out.
+        self.inner.client.shared.runtime.spawn("producer oneway send", send).detach();
+        Ok(message_id)
+    }
+
+    /// Waits until no send that was begun before is under way.
+    pub async fn flush(&self) {
+        let all = u32::try_from(self.inner.config.in_flight_max).expect("at most 1,000,000");
+        // Never closed.
+        let _ = self.inner.places.acquire_many(all).await;
+    }
+}
+
+impl Inner {
+    /// Checks the message as the broker would, and gives it its id.
+    fn prepare(&self, outgoing: OutgoingMessage) -> Result<Prepared, SendError> {
+        let shared = &self.client.shared;
+        let message_id = outgoing.id.clone().unwrap_or_else(|| shared.ids.next(&shared.runtime));
+        let message: Message = wire::message_of(outgoing, message_id.clone(), shared.runtime.wall_ms());
+        if let Err(error) = message.validate() {
+            // What the broker would answer.
+            let code = error.code() as i32;
+            return Err(SendError::Rejected { message_id, code, message: error.to_string() });
+        }
+        Ok(Prepared {
+            message_id,
+            topic: message.topic.clone(),
+            message_group: message.group.clone(),
+            body_bytes: message.body.len(),
+            request: wire::send_request(message),
+        })
+    }
+
+    async fn place_until(&self, prepared: &Prepared, deadline: Instant) -> Result<Place, SendError> {
+        let kibibytes = u32::try_from(prepared.body_bytes.div_ceil(1024).max(1)).expect("a body has at most 4 MiB");
+        let acquire = async {
+            let count = self.places.clone().acquire_owned().await;
+            let bytes = self.bytes.clone().acquire_many_owned(kibibytes).await;
+            (count.expect("never closed"), bytes.expect("never closed"))
+        };
+        match self.client.shared.runtime.timeout_at(deadline, acquire).await {
+            Ok((count, bytes)) => Ok(Place { _count: count, _bytes: bytes }),
+            Err(_) => Err(SendError::NotStored {
+                message_id: prepared.message_id.clone(),
+                attempts: 0,
+                reason: format!("{} sends were under way until the deadline", self.config.in_flight_max),
+            }),
+        }
+    }
+
+    async fn send(&self, prepared: &Prepared, deadline: Instant) -> Result<SendReceipt, SendError> {
+        let shared = &self.client.shared;
+        let not_stored = |reason| SendError::NotStored { message_id: prepared.message_id.clone(), attempts: 0, reason };
+        let route = match shared.route_until(&prepared.topic, deadline).await {
+            Ok(route) => route,
+            Err(RouteError::Unreachable { reasons, .. }) => return Err(not_stored(reasons)),
+            Err(error @ RouteError::TopicNotFound { .. }) => {
+                return Err(rejected(prepared, Code::TopicNotFound as i32, error.to_string()));
+            }
+            Err(RouteError::Rejected { code, message, .. }) => return Err(rejected(prepared, code, message)),
+        };
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let Some(GroupRoute { replicas, .. }) = route.writable(prepared.message_group.as_deref(), turn) else {
+            let text = format!("topic '{}' may not be written", prepared.topic);
+            return Err(rejected(prepared, Code::Forbidden as i32, text));
+        };
+        let want_route = || shared.want_route(&prepared.topic);
+        let served = shared
+            .failover(replicas, deadline, Duration::ZERO, &want_route)
+            .run(async |address: String, timeout: Duration| self.attempt(prepared, &address, timeout).await)
+            .await;
+        match served {
+            Ok(served) => Ok(receipt(prepared, replicas, served)),
+            Err(CallFailure::Rejected(rejection)) => Err(rejected(prepared, rejection.code, rejection.message)),
+            Err(CallFailure::NotExecuted { attempts, reason }) => {
+                Err(SendError::NotStored { message_id: prepared.message_id.clone(), attempts, reason })
+            }
+            Err(CallFailure::Unknown { attempts, reason, .. }) => {
+                Err(SendError::Unknown { message_id: prepared.message_id.clone(), attempts, reason })
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        prepared: &Prepared,
+        address: &str,
+        timeout: Duration,
+    ) -> Result<Verdict<Stored>, CallError> {
+        let shared = &self.client.shared;
+        let calls = shared.connector.messaging(address);
+        let reply = calls.send_message(shared.options(timeout), prepared.request.clone()).await?;
+        let entry_status = reply.body.entries.first().and_then(|entry| entry.status.as_ref());
+        Ok(match judge_status(entry_status.or(reply.body.status.as_ref())) {
+            Verdict::Done(()) => Verdict::Done(stored(&reply)),
+            Verdict::Rejected(rejection) => Verdict::Rejected(rejection),
+            Verdict::Retry(setback) => Verdict::Retry(setback),
+        })
+    }
+
+    async fn send_once(&self, prepared: &Prepared, deadline: Instant) {
+        let shared = &self.client.shared;
+        let Ok(route) = shared.route_until(&prepared.topic, deadline).await else { return };
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let group = route.writable(prepared.message_group.as_deref(), turn);
+        let Some(address) = group.and_then(|group| group.replicas.next(&[], shared.runtime.now())) else { return };
+        let timeout = shared.config.request_timeout;
+        match shared.runtime.timeout(timeout, self.attempt(prepared, &address, timeout)).await {
+            Ok(Ok(Verdict::Done(_))) => {}
+            Ok(Ok(_)) | Ok(Err(_)) | Err(_) => {
+                group.inspect(|group| group.replicas.failed(&address));
+                shared.want_route(&prepared.topic);
+                tracing::debug!(id = %prepared.message_id, address, "oneway send did not go through");
+            }
+        }
+    }
+}
+
+/// What a broker says of a stored message.
+struct Stored {
+    offset: u64,
+    place: Option<AckPlace>,
+}
+
+fn stored(reply: &Reply<v2::SendMessageResponse>) -> Stored {
+    let offset = reply.body.entries.first().and_then(|entry| u64::try_from(entry.offset).ok());
+    let place: Option<AckPlace> = reply.value_of(ACK_PLACE).and_then(|text| text.parse().ok());
+    let offset = offset.or(place.as_ref().map(|place| place.offset)).unwrap_or(0);
+    Stored { offset, place }
+}
+
+fn receipt(prepared: &Prepared, replicas: &Replicas, served: Served<Stored>) -> SendReceipt {
+    let place = served.value.place;
+    if let Some(place) = &place {
+        // From now on sends go to the leader without a detour.
+        replicas.learn_leader(place.term, place.leader);
+    }
+    SendReceipt {
+        message_id: prepared.message_id.clone(),
+        topic: prepared.topic.clone(),
+        broker_group: place.as_ref().map_or_else(|| replicas.name().group.clone(), |place| place.group.clone()),
+        queue: place.as_ref().map(|place| place.queue),
+        offset: served.value.offset,
+        term: place.as_ref().map(|place| place.term),
+        leader: place.as_ref().map(|place| place.leader),
+        log_index: place.as_ref().map(|place| place.log_index),
+        attempts: served.attempts,
+    }
+}
+
+fn rejected(prepared: &Prepared, code: i32, message: String) -> SendError {
+    SendError::Rejected { message_id: prepared.message_id.clone(), code, message }
+}
+
+/// A send under way: a future of its outcome.
+pub struct SendHandle {
+    state: HandleState,
+}
+
+enum HandleState {
+    Running { task: Task<Result<SendReceipt, SendError>>, message_id: MessageId },
+    Ended(Option<Box<SendError>>),
+}
+
+impl SendHandle {
+    /// The message's id.
+    pub fn message_id(&self) -> Option<&MessageId> {
+        match &self.state {
+            HandleState::Running { message_id, .. } => Some(message_id),
+            HandleState::Ended(error) => error.as_deref().map(SendError::message_id),
+        }
+    }
+}
+
+impl Future for SendHandle {
+    type Output = Result<SendReceipt, SendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.state {
+            HandleState::Running { task, message_id } => Pin::new(task).poll(cx).map(|ended| match ended {
+                Ok(outcome) => outcome,
+                Err(end) => {
+                    let (message_id, reason) = (message_id.clone(), end.to_string());
+                    Err(SendError::Unknown { message_id, attempts: 0, reason })
+                }
+            }),
+            HandleState::Ended(error) => Poll::Ready(Err(*error.take().expect("polled once more after it was ready"))),
+        }
+    }
+}
+
+impl Drop for SendHandle {
+    fn drop(&mut self) {
+        // Letting go of the handle is not a wish to stop the send.
+        if let HandleState::Running { task, .. } = std::mem::replace(&mut self.state, HandleState::Ended(None)) {
+            task.detach();
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The replicas of one broker group as a client sees them: which to ask first, and which only at last.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use flotilla_runtime::Instant;
+
+/// How long a replica that let a call time out is asked only when all others have been.
+const SUSPECT_FOR: Duration = Duration::from_secs(5);
+
+/// Name of a broker group.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BrokerGroupName {
+    pub(crate) cluster: String,
+    pub(crate) group: String,
+}
+
+/// A broker group's replicas and what calls to them have taught. Shared by all calls to the group.
+///
+/// Order of asking: the leader if it is known, the replica that answered last, the rest in a stable
+/// order; those that let a call time out lately come last.
+#[derive(Debug)]
+pub(crate) struct Replicas {
+    name: BrokerGroupName,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    addresses: Vec<String>,
+    /// Node ids of those addresses whose id is known.
+    nodes: BTreeMap<u64, String>,
+    /// Term and address; the newest term wins.
+    leader: Option<(u64, String)>,
+    preferred: Option<String>,
+    suspected_until: BTreeMap<String, Instant>,
+}
+
+impl Replicas {
+    pub(crate) fn new(name: BrokerGroupName, addresses: Vec<String>) -> Replicas {
+        let replicas = Replicas { name, state: Mutex::new(State::default()) };
+        replicas.set_addresses(addresses);
+        replicas
+    }
+
+    pub(crate) fn name(&self) -> &BrokerGroupName {
+        &self.name
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("replica lock is never poisoned: no code panics while holding it")
+    }
+
+    /// Takes the addresses of a newer route; an empty list teaches nothing.
+    pub(crate) fn set_addresses(&self, mut addresses: Vec<String>) {
+        if addresses.is_empty() {
+            return;
+        }
+        addresses.sort();
+        addresses.dedup();
+        let mut state = self.state();
+        state.suspected_until.retain(|address, _| addresses.contains(address));
+        state.preferred = state.preferred.take().filter(|address| addresses.contains(address));
+        state.leader = state.leader.take().filter(|(_, address)| addresses.contains(address));
+        state.nodes.retain(|_, address| addresses.contains(address));
+        state.addresses = addresses;
+    }
+
+    /// Takes the members of a newer route: node ids and addresses. An empty list teaches nothing.
+    pub(crate) fn set_members(&self, members: Vec<(u64, String)>) {
+        if members.is_empty() {
+            return;
+        }
+        self.set_addresses(members.iter().map(|(_, address)| address.clone()).collect());
+        self.state().nodes = members.into_iter().collect();
+    }
+
+    /// How many replicas there are.
+    pub(crate) fn count(&self) -> usize {
+        self.state().addresses.len()
+    }
+
+    /// All addresses, in a stable order.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.state().addresses.clone()
+    }
+
+    /// The replica to ask next, of those not in `tried`.
+    pub(crate) fn next(&self, tried: &[String], now: Instant) -> Option<String> {
+        let state = self.state();
+        let leader = state.leader.as_ref().map(|(_, address)| address);
+        let rank = |address: &&String| {
+            let suspected = state.suspected_until.get(*address).is_some_and(|until| now < *until);
+            (suspected, leader != Some(*address), state.preferred.as_ref() != Some(*address))
+        };
+        state.addresses.iter().filter(|address| !tried.contains(address)).min_by_key(rank).cloned()
+    }
+
+    /// A replica answered with sense: it is asked first from now on.
+    pub(crate) fn answered(&self, address: &str) {
+        let mut state = self.state();
+        state.suspected_until.remove(address);
+        if state.preferred.as_deref() != Some(address) && state.addresses.iter().any(|known| known == address) {
+            state.preferred = Some(address.to_owned());
+        }
+    }
+
+    /// A replica could not be reached, broke off or could not serve: others are asked first.
+    pub(crate) fn failed(&self, address: &str) {
+        let mut state = self.state();
+        state.preferred = state.preferred.take().filter(|known| known != address);
+        state.leader = state.leader.take().filter(|(_, known)| known != address);
+    }
+
+    /// A replica let a call time out: it is asked last for a while.
+    pub(crate) fn timed_out(&self, address: &str, now: Instant) {
+        self.failed(address);
+        self.state().suspected_until.insert(address.to_owned(), now + SUSPECT_FOR);
+    }
+
+    /// An answer named the leader of `term`. Older terms and unknown nodes teach nothing.
+    pub(crate) fn learn_leader(&self, term: u64, node: u64) {
+        let mut state = self.state();
+        let Some(address) = state.nodes.get(&node) else { return };
+        match &state.leader {
+            Some((known_term, _)) if term < *known_term => {}
+            Some((known_term, known)) if term == *known_term && known == address => {}
+            _ => state.leader = Some((term, address.clone())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Replicas {
+        let name = BrokerGroupName { cluster: "c".to_owned(), group: "g".to_owned() };
+        let replicas = Replicas::new(name, Vec::new());
+        replicas.set_members(vec![(2, "b:1".to_owned()), (1, "a:1".to_owned()), (3, "c:1".to_owned())]);
+        replicas
+    }
+
+    fn order(replicas: &Replicas, now: Instant) -> Vec<String> {
+        let mut tried = Vec::new();
+        while let Some(address) = replicas.next(&tried, now) {
+            tried.push(address);
+        }
+        tried
+    }
+
+    #[test]
+    fn the_leader_comes_first_then_the_one_that_answered_last_and_suspects_at_last() {
+        let (replicas, now) = (three(), Instant::from_nanos(1));
+        assert_eq!(order(&replicas, now), ["a:1", "b:1", "c:1"]);
+        replicas.answered("c:1");
+        assert_eq!(order(&replicas, now), ["c:1", "a:1", "b:1"]);
+        replicas.learn_leader(3, 2);
+        assert_eq!(order(&replicas, now), ["b:1", "c:1", "a:1"]);
+        replicas.learn_leader(2, 1);
+        replicas.learn_leader(9, 7);
+        assert_eq!(order(&replicas, now)[0], "b:1", "an older term or an unknown node teaches nothing");
+        replicas.timed_out("b:1", now);
+        assert_eq!(order(&replicas, now), ["c:1", "a:1", "b:1"]);
+        replicas.timed_out("c:1", now);
+        assert_eq!(order(&replicas, now), ["a:1", "b:1", "c:1"]);
+        assert_eq!(order(&replicas, now + SUSPECT_FOR), ["a:1", "b:1", "c:1"]);
+    }
+
+    #[test]
+    fn a_new_route_forgets_what_is_no_longer_there() {
+        let (replicas, now) = (three(), Instant::from_nanos(1));
+        replicas.answered("c:1");
+        replicas.set_addresses(vec!["a:1".to_owned(), "d:1".to_owned()]);
+        assert_eq!(order(&replicas, now), ["a:1", "d:1"]);
+        replicas.set_addresses(Vec::new());
+        assert_eq!(replicas.count(), 2, "an empty route teaches nothing");
+        replicas.answered("unknown:1");
+        assert_eq!(order(&replicas, now), ["a:1", "d:1"]);
+    }
+}

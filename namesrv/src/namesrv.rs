@@ -1,0 +1,96 @@
+//! A namesrv process's inside: the service behind a listening socket, and its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_proto::server::{ServeError, Services, serve};
+use flotilla_runtime::{Runtime, Task};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::config::{ConfigErrors, NamesrvConfig};
+use crate::service::NamesrvService;
+
+/// Why a namesrv did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Some settings are not valid.
+    #[error("the configuration is not valid: {0}")]
+    Config(#[from] ConfigErrors),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {}", explain(.address, .source))]
+    Bind {
+        /// The address of the configuration.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}
+
+fn explain(address: &SocketAddr, source: &std::io::Error) -> String {
+    match source.kind() {
+        std::io::ErrorKind::AddrInUse => format!("port {} is in use by another process", address.port()),
+        _ => source.to_string(),
+    }
+}
+
+/// A running namesrv. Dropping it stops it at once; [`Namesrv::shutdown`] lets calls end.
+pub struct Namesrv {
+    service: NamesrvService,
+    address: SocketAddr,
+    runtime: Runtime,
+    stop: oneshot::Sender<()>,
+    server: Task<Result<(), ServeError>>,
+    _scans: Task<()>,
+}
+
+impl Namesrv {
+    /// Checks the settings, binds and serves. When this returns, calls are answered.
+    ///
+    /// # Errors
+    /// [`StartError`], which names every invalid setting or the address that could not be bound.
+    pub async fn start(config: NamesrvConfig, runtime: Runtime) -> Result<Namesrv, StartError> {
+        config.validate()?;
+        let bound = |source| StartError::Bind { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(bound)?;
+        let address = listener.local_addr().map_err(bound)?;
+        let service = NamesrvService::new(config, runtime.clone());
+        let (stop, stopped) = oneshot::channel();
+        let services = Services::new(runtime.clone()).with_namesrv(Arc::new(service.clone()));
+        let server = runtime.spawn(
+            "namesrv server",
+            serve(listener, services, async move {
+                // A dropped sender means the same: stop.
+                let _ = stopped.await;
+            }),
+        );
+        let scanned = service.clone();
+        let scans = runtime.spawn("namesrv scans", async move { scanned.run_scans().await });
+        tracing::info!(%address, "namesrv listens");
+        Ok(Namesrv { service, address, runtime, stop, server, _scans: scans })
+    }
+
+    /// The address it listens on, with the real port if port 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The service itself, for a look at its table.
+    pub fn service(&self) -> &NamesrvService {
+        &self.service
+    }
+
+    /// Stops: registration streams end, calls under way get `timeout` to finish, then all is dropped.
+    pub async fn shutdown(self, timeout: Duration) {
+        self.service.close();
+        // The server may have ended already.
+        let _ = self.stop.send(());
+        match self.runtime.timeout(timeout, self.server).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => tracing::warn!(%error, "namesrv server ended with an error"),
+            Ok(Err(end)) => tracing::warn!(%end, "namesrv server task ended"),
+            Err(_) => tracing::warn!(?timeout, "namesrv calls did not finish in time and are cut off"),
+        }
+    }
+}
