@@ -1,0 +1,109 @@
+//! `flotilla admin cluster`.
+
+use clap::Subcommand;
+use flotilla_client::{AdminClient, FromReplica};
+use flotilla_proto::admin::ClusterStatusReply;
+use serde::Serialize;
+
+use super::{print, while_doing};
+use crate::cluster_view::{index_text, role_text};
+use crate::failure::Failure;
+use crate::table::Table;
+
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Show each replica as it sees itself: who leads, and how far each is
+    Status,
+}
+
+#[derive(Serialize)]
+struct ReplicaView {
+    address: String,
+    #[serde(flatten)]
+    state: Option<StateView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct StateView {
+    cluster: String,
+    group: String,
+    node: u64,
+    role: &'static str,
+    term: u64,
+    leader: u64,
+    can_write: bool,
+    last_index: Option<u64>,
+    committed_index: Option<u64>,
+    applied_index: Option<u64>,
+}
+
+/// Told after the table, so that scripts see it in the exit code.
+#[derive(Debug, thiserror::Error)]
+#[error("no replica takes writes now")]
+struct NoLeader;
+
+pub async fn run(command: ClusterCommand, admin: &AdminClient, json: bool) -> Result<(), Failure> {
+    let ClusterCommand::Status = command;
+    let answers = admin.cluster_status().await.map_err(while_doing("the cluster's status is not known"))?;
+    let replicas: Vec<ReplicaView> = answers.into_iter().map(view_of).collect();
+    print(json, &replicas, || table_of(&replicas))?;
+    let takes_writes = |replica: &ReplicaView| replica.state.as_ref().is_some_and(|state| state.can_write);
+    if replicas.iter().any(takes_writes) { Ok(()) } else { Err(NoLeader.into()) }
+}
+
+fn view_of(answer: FromReplica<ClusterStatusReply>) -> ReplicaView {
+    let (state, error) = match answer.answer {
+        Ok(status) => (Some(state_of(status)), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    ReplicaView { address: answer.address, state, error }
+}
+
+fn state_of(status: ClusterStatusReply) -> StateView {
+    StateView {
+        role: role_text(status.role),
+        cluster: status.cluster,
+        group: status.group,
+        node: status.node,
+        term: status.term,
+        leader: status.leader,
+        can_write: status.can_write,
+        last_index: status.last_index,
+        committed_index: status.committed_index,
+        applied_index: status.applied_index,
+    }
+}
+
+fn table_of(replicas: &[ReplicaView]) -> String {
+    let mut table = Table::new(["GROUP", "NODE", "ADDRESS", "ROLE", "TERM", "LAST", "COMMITTED", "APPLIED", "NOTE"]);
+    for replica in replicas {
+        let address = replica.address.clone();
+        match &replica.state {
+            Some(state) => {
+                let [last, committed, applied] =
+                    [state.last_index, state.committed_index, state.applied_index].map(index_text);
+                let note = if state.can_write { "takes writes" } else { "" };
+                let (group, node, term) = (state.group.clone(), state.node.to_string(), state.term.to_string());
+                table.row([
+                    group,
+                    node,
+                    address,
+                    state.role.to_owned(),
+                    term,
+                    last,
+                    committed,
+                    applied,
+                    note.to_owned(),
+                ]);
+            }
+            None => {
+                let dash = || "-".to_owned();
+                let error = replica.error.clone().unwrap_or_default();
+                table.row([dash(), dash(), address, "unreachable".to_owned(), dash(), dash(), dash(), dash(), error]);
+            }
+        }
+    }
+    table.to_string()
+}

@@ -1,0 +1,241 @@
+//! `flotilla admin group`.
+
+use std::str::FromStr;
+
+use clap::Subcommand;
+use flotilla_client::{AdminClient, AdminError, GroupSpec, GroupStart};
+use flotilla_message::GroupName;
+use flotilla_proto::admin;
+use flotilla_proto::status::Code;
+use serde::Serialize;
+
+use super::{print, while_doing};
+use crate::connect_options::group_name;
+use crate::failure::Failure;
+use crate::table::Table;
+
+#[derive(Debug, Subcommand)]
+pub enum GroupCommand {
+    /// Create a consumer group
+    Create {
+        /// Letters, digits, '%', '|', '_' and '-'
+        #[arg(value_name = "NAME", value_parser = group_name)]
+        name: GroupName,
+        /// Deliver the messages of a queue in order, one after the other
+        #[arg(long)]
+        order: bool,
+        /// After so many deliveries a message goes to the group's dead letter topic [default: as the broker says, 17]
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        max_deliveries: Option<u32>,
+        /// Where it begins: first, last, or a time in ms since 1970
+        #[arg(long, value_name = "WHERE", default_value = "first")]
+        start: Start,
+    },
+    /// List all consumer groups
+    List,
+    /// Show a group and how far it has come
+    Describe {
+        #[arg(value_name = "NAME", value_parser = group_name)]
+        name: GroupName,
+    },
+    /// Delete a group and its progress
+    Delete {
+        #[arg(value_name = "NAME", value_parser = group_name)]
+        name: GroupName,
+    },
+}
+
+/// `--start`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start(GroupStart);
+
+/// A place to begin at that is none.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not a place to begin at: first, last, or a time in ms since 1970, such as 1767225600000")]
+pub struct StartError(String);
+
+impl FromStr for Start {
+    type Err = StartError;
+
+    fn from_str(text: &str) -> Result<Start, StartError> {
+        match text {
+            "first" => Ok(Start(GroupStart::First)),
+            "last" => Ok(Start(GroupStart::Last)),
+            text => match text.parse() {
+                Ok(at_ms) => Ok(Start(GroupStart::TimestampMs(at_ms))),
+                Err(_) => Err(StartError(text.to_owned())),
+            },
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct GroupView {
+    name: String,
+    order: bool,
+    max_deliveries: u32,
+    start: String,
+}
+
+#[derive(Serialize)]
+struct CreatedView {
+    name: String,
+    existed: bool,
+}
+
+#[derive(Serialize)]
+struct ProgressView {
+    topic: String,
+    queue: u32,
+    committed_offset: u64,
+    next_offset: u64,
+    in_flight: u64,
+    lag: u64,
+}
+
+#[derive(Serialize)]
+struct DescribedView {
+    #[serde(flatten)]
+    group: GroupView,
+    progress: Vec<ProgressView>,
+}
+
+#[derive(Serialize)]
+struct DeletedView<'a> {
+    deleted: &'a str,
+}
+
+/// A group that cannot be found, and where to look.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no group {name}; see what there is with: flotilla admin group list")]
+struct NoGroup {
+    name: GroupName,
+}
+
+/// A group of that name in another shape.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "group {} exists with other settings: {}; delete it first with: flotilla admin group delete {}",
+    .existing.name, .existing.settings(), .existing.name
+)]
+struct GroupDiffers {
+    existing: GroupView,
+}
+
+impl GroupView {
+    fn settings(&self) -> String {
+        let order = if self.order { "in order" } else { "without order" };
+        format!("{order}, at most {} deliveries, begins at {}", self.max_deliveries, self.start)
+    }
+}
+
+pub async fn run(command: GroupCommand, admin: &AdminClient, json: bool) -> Result<(), Failure> {
+    match command {
+        GroupCommand::Create { name, order, max_deliveries, start } => {
+            let max_deliveries = max_deliveries.unwrap_or(0);
+            let spec = GroupSpec { name: name.clone(), order, max_deliveries, start: start.0 };
+            let existed = match admin.create_group(&spec).await {
+                Ok(existed) => existed,
+                Err(error) => return Err(not_created(&spec, error, admin).await),
+            };
+            let created = if existed { "existed already" } else { "is created" };
+            print(json, &CreatedView { name: name.to_string(), existed }, || format!("group {name} {created}"))
+        }
+        GroupCommand::List => {
+            let groups = admin.list_groups().await.map_err(while_doing("groups cannot be listed"))?;
+            let views: Vec<GroupView> = groups.iter().map(view_of).collect();
+            print(json, &views, || table_of(&views))
+        }
+        GroupCommand::Describe { name } => {
+            let described = admin.describe_group(&name).await.map_err(|error| not_done("described", &name, error))?;
+            let progress = described.progress.iter().map(progress_view_of).collect();
+            let view = DescribedView { group: view_of(&described.group), progress };
+            print(json, &view, || text_of(&view))
+        }
+        GroupCommand::Delete { name } => {
+            admin.delete_group(&name).await.map_err(|error| not_done("deleted", &name, error))?;
+            print(json, &DeletedView { deleted: name.as_str() }, || format!("group {name} is deleted"))
+        }
+    }
+}
+
+/// If the group exists in another shape, says in which.
+async fn not_created(spec: &GroupSpec, error: AdminError, admin: &AdminClient) -> Failure {
+    if matches!(error, AdminError::Rejected { .. })
+        && let Ok(existing) = admin.describe_group(&spec.name).await
+    {
+        return Failure::from(GroupDiffers { existing: view_of(&existing.group) });
+    }
+    Failure::from(while_doing(format!("group {} is not created", spec.name))(error))
+}
+
+fn not_done(what: &str, name: &GroupName, error: AdminError) -> Failure {
+    match error {
+        AdminError::Rejected { code, .. } if code == Code::ConsumerGroupNotFound as i32 => {
+            Failure::from(NoGroup { name: name.clone() })
+        }
+        error => Failure::from(while_doing(format!("group {name} is not {what}"))(error)),
+    }
+}
+
+fn view_of(group: &admin::Group) -> GroupView {
+    let start = match group.start() {
+        admin::StartPolicy::Unspecified | admin::StartPolicy::First => "first".to_owned(),
+        admin::StartPolicy::Last => "last".to_owned(),
+        admin::StartPolicy::Timestamp => group.start_timestamp_ms.to_string(),
+    };
+    GroupView { name: group.name.clone(), order: group.order, max_deliveries: group.max_deliveries, start }
+}
+
+fn progress_view_of(progress: &admin::GroupProgress) -> ProgressView {
+    ProgressView {
+        topic: progress.topic.clone(),
+        queue: progress.queue,
+        committed_offset: progress.committed_offset,
+        next_offset: progress.next_offset,
+        in_flight: progress.inflight_count,
+        lag: progress.max_offset.saturating_sub(progress.committed_offset),
+    }
+}
+
+fn table_of(groups: &[GroupView]) -> String {
+    let mut table = Table::new(["GROUP", "ORDER", "MAX DELIVERIES", "START"]);
+    for group in groups {
+        let order = if group.order { "yes" } else { "no" };
+        table.row([group.name.clone(), order.to_owned(), group.max_deliveries.to_string(), group.start.clone()]);
+    }
+    if table.is_empty() {
+        "no groups: create one with flotilla admin group create NAME".to_owned()
+    } else {
+        table.to_string()
+    }
+}
+
+fn text_of(view: &DescribedView) -> String {
+    let DescribedView { group, progress } = view;
+    let head = format!("group {}: {}", group.name, group.settings());
+    if progress.is_empty() {
+        return format!("{head}\nit has received nothing yet");
+    }
+    let mut table = Table::new(["TOPIC", "QUEUE", "COMMITTED", "NEXT", "IN FLIGHT", "LAG"]);
+    for at in progress {
+        let numbers = [at.committed_offset, at.next_offset, at.in_flight, at.lag].map(|number| number.to_string());
+        let [committed, next, in_flight, lag] = numbers;
+        table.row([at.topic.clone(), at.queue.to_string(), committed, next, in_flight, lag]);
+    }
+    format!("{head}\n{table}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_to_begin_at_is_a_word_or_a_time() {
+        assert_eq!("first".parse::<Start>().unwrap(), Start(GroupStart::First));
+        assert_eq!("last".parse::<Start>().unwrap(), Start(GroupStart::Last));
+        assert_eq!("1767225600000".parse::<Start>().unwrap(), Start(GroupStart::TimestampMs(1_767_225_600_000)));
+        let text = "yesterday".parse::<Start>().unwrap_err().to_string();
+        assert!(text.contains("`yesterday`") && text.contains("first, last"), "{text}");
+    }
+}

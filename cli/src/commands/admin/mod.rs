@@ -1,0 +1,90 @@
+//! `flotilla admin`: topics, groups, and the cluster itself.
+
+mod cluster;
+mod group;
+mod leader;
+mod topic;
+
+use clap::{Args, Subcommand};
+use flotilla_client::AdminError;
+use flotilla_runtime::Runtime;
+use serde::Serialize;
+
+use crate::connect_options::ConnectOptions;
+use crate::failure::Failure;
+use crate::output;
+
+/// Create, list, describe and delete topics and groups; see who leads.
+///
+/// Any replica takes these calls and passes on to the leader what changes something. Creating what exists already in the
+/// same shape is fine.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  flotilla admin topic create orders --queues 16
+  flotilla admin topic create steps --type FIFO
+  flotilla admin topic list
+  flotilla admin group create billing --start last --max-deliveries 5
+  flotilla admin group describe billing
+  flotilla admin cluster status
+  flotilla admin leader transfer --to 2
+  flotilla admin --endpoint 10.0.0.1:8081 topic list      ask a broker instead of a namesrv")]
+pub struct AdminArguments {
+    #[command(subcommand)]
+    command: AdminCommand,
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectOptions,
+}
+
+#[derive(Debug, Subcommand)]
+enum AdminCommand {
+    /// Topics: where messages go
+    #[command(subcommand)]
+    Topic(topic::TopicCommand),
+    /// Consumer groups: who has received what
+    #[command(subcommand)]
+    Group(group::GroupCommand),
+    /// The replicas of the broker group
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
+    /// The broker group's leader
+    #[command(subcommand)]
+    Leader(leader::LeaderCommand),
+}
+
+/// What was asked for and why it was not done.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+struct AdminCommandError {
+    what: String,
+    source: AdminError,
+}
+
+/// For `map_err`: adds what was asked for.
+fn while_doing(what: impl Into<String>) -> impl FnOnce(AdminError) -> AdminCommandError {
+    let what = what.into();
+    move |source| AdminCommandError { what, source }
+}
+
+pub async fn run(arguments: AdminArguments, _runtime: Runtime) -> Result<(), Failure> {
+    let admin = arguments.connect.client().map_err(Failure::usage)?.admin();
+    match arguments.command {
+        AdminCommand::Topic(command) => topic::run(command, &admin, arguments.json).await,
+        AdminCommand::Group(command) => group::run(command, &admin, arguments.json).await,
+        AdminCommand::Cluster(command) => cluster::run(command, &admin, arguments.json).await,
+        AdminCommand::Leader(command) => leader::run(command, &admin, arguments.json).await,
+    }
+}
+
+/// The answer on stdout, as asked for.
+fn print(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    if json {
+        output::line(serde_json::to_string_pretty(value)?);
+    } else {
+        output::line(text().trim_end());
+    }
+    Ok(())
+}

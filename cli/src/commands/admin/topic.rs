@@ -1,0 +1,207 @@
+//! `flotilla admin topic`.
+
+use clap::Subcommand;
+use flotilla_client::{AdminClient, AdminError, TopicSpec};
+use flotilla_message::{MessageType, Permission, TopicName, limits};
+use flotilla_proto::admin;
+use flotilla_proto::status::Code;
+use serde::Serialize;
+
+use super::{print, while_doing};
+use crate::connect_options::topic_name;
+use crate::failure::Failure;
+use crate::quantity::format_count;
+use crate::table::Table;
+
+#[derive(Debug, Subcommand)]
+pub enum TopicCommand {
+    /// Create a topic
+    Create {
+        /// Letters, digits, '%', '|', '_' and '-', at most 127 bytes
+        #[arg(value_name = "NAME", value_parser = topic_name)]
+        name: TopicName,
+        /// What kind of messages it takes: NORMAL, FIFO (ordered within a message group), DELAY, TRANSACTION
+        #[arg(long = "type", value_name = "TYPE", default_value_t = MessageType::Normal, ignore_case = true)]
+        message_type: MessageType,
+        /// How many queues its messages are spread over
+        #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::QUEUES_PER_TOPIC_MAX)))]
+        queues: u32,
+    },
+    /// List all topics
+    List {
+        /// Also those that brokers made by themselves, such as dead letters
+        #[arg(long)]
+        system: bool,
+    },
+    /// Show a topic and the bounds of its queues
+    Describe {
+        #[arg(value_name = "NAME", value_parser = topic_name)]
+        name: TopicName,
+    },
+    /// Delete a topic with all its messages
+    Delete {
+        #[arg(value_name = "NAME", value_parser = topic_name)]
+        name: TopicName,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct TopicView {
+    name: String,
+    #[serde(rename = "type")]
+    message_type: String,
+    queues: u32,
+    permission: String,
+}
+
+#[derive(Serialize)]
+struct CreatedView {
+    #[serde(flatten)]
+    topic: TopicView,
+    existed: bool,
+}
+
+#[derive(Serialize)]
+struct QueueView {
+    queue: u32,
+    first_offset: u64,
+    next_offset: u64,
+}
+
+#[derive(Serialize)]
+struct DescribedView {
+    #[serde(flatten)]
+    topic: TopicView,
+    messages: u64,
+    bounds: Vec<QueueView>,
+}
+
+#[derive(Serialize)]
+struct DeletedView<'a> {
+    deleted: &'a str,
+}
+
+/// A topic that cannot be found, and where to look.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no topic {name}; see what there is with: flotilla admin topic list")]
+struct NoTopic {
+    name: TopicName,
+}
+
+/// A topic of that name in another shape.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "topic {} exists with type {} and {} queues, asked for were type {message_type} and {queues} queues; \
+     delete it first with: flotilla admin topic delete {}",
+    .existing.name, .existing.message_type, .existing.queues, .existing.name
+)]
+struct TopicDiffers {
+    existing: TopicView,
+    message_type: String,
+    queues: u32,
+}
+
+pub async fn run(command: TopicCommand, admin: &AdminClient, json: bool) -> Result<(), Failure> {
+    match command {
+        TopicCommand::Create { name, message_type, queues } => {
+            let spec = TopicSpec { message_type, ..TopicSpec::new(name.clone(), queues) };
+            let existed = match admin.create_topic(&spec).await {
+                Ok(existed) => existed,
+                Err(error) => return Err(not_created(&spec, error, admin).await),
+            };
+            let topic = TopicView {
+                name: name.to_string(),
+                message_type: message_type.to_string(),
+                queues,
+                permission: Permission::ReadWrite.to_string(),
+            };
+            let created = if existed { "existed already" } else { "is created" };
+            let text = format!("topic {name} {created}: type {message_type}, {queues} queues");
+            print(json, &CreatedView { topic, existed }, || text)
+        }
+        TopicCommand::List { system } => {
+            let topics = admin.list_topics(system).await.map_err(while_doing("topics cannot be listed"))?;
+            let views: Vec<TopicView> = topics.iter().map(view_of).collect();
+            print(json, &views, || table_of(&views))
+        }
+        TopicCommand::Describe { name } => {
+            let described = admin.describe_topic(&name).await.map_err(|error| not_done("described", &name, error))?;
+            let bounds: Vec<QueueView> = described.queues.iter().map(queue_view_of).collect();
+            let messages = bounds.iter().map(|queue| queue.next_offset - queue.first_offset).sum();
+            let view = DescribedView { topic: view_of(&described.topic), messages, bounds };
+            print(json, &view, || text_of(&view))
+        }
+        TopicCommand::Delete { name } => {
+            admin.delete_topic(&name).await.map_err(|error| not_done("deleted", &name, error))?;
+            print(json, &DeletedView { deleted: name.as_str() }, || format!("topic {name} is deleted"))
+        }
+    }
+}
+
+/// If the topic exists in another shape, says in which.
+async fn not_created(spec: &TopicSpec, error: AdminError, admin: &AdminClient) -> Failure {
+    if matches!(error, AdminError::Rejected { .. })
+        && let Ok(existing) = admin.describe_topic(&spec.name).await
+    {
+        let existing = view_of(&existing.topic);
+        let (message_type, queues) = (spec.message_type.to_string(), spec.queue_count);
+        return Failure::from(TopicDiffers { existing, message_type, queues });
+    }
+    Failure::from(while_doing(format!("topic {} is not created", spec.name))(error))
+}
+
+fn not_done(what: &str, name: &TopicName, error: AdminError) -> Failure {
+    match error {
+        AdminError::Rejected { code, .. } if code == Code::TopicNotFound as i32 => {
+            Failure::from(NoTopic { name: name.clone() })
+        }
+        error => Failure::from(while_doing(format!("topic {name} is not {what}"))(error)),
+    }
+}
+
+fn view_of(topic: &admin::Topic) -> TopicView {
+    let code = |value: i32| u8::try_from(value).ok();
+    let message_type = code(topic.message_type).and_then(MessageType::from_code);
+    let permission = code(topic.permission).and_then(Permission::from_code);
+    TopicView {
+        name: topic.name.clone(),
+        message_type: message_type.map_or_else(|| topic.message_type.to_string(), |known| known.to_string()),
+        queues: topic.queue_count,
+        permission: permission.map_or_else(|| topic.permission.to_string(), |known| known.to_string()),
+    }
+}
+
+fn queue_view_of(bounds: &admin::QueueBounds) -> QueueView {
+    QueueView {
+        queue: bounds.queue,
+        first_offset: bounds.min_offset,
+        // A queue that answers in the middle of a change must not make us subtract below zero.
+        next_offset: bounds.max_offset.max(bounds.min_offset),
+    }
+}
+
+fn table_of(topics: &[TopicView]) -> String {
+    let mut table = Table::new(["TOPIC", "TYPE", "QUEUES", "PERMISSION"]);
+    for topic in topics {
+        let (message_type, permission) = (topic.message_type.clone(), topic.permission.clone());
+        table.row([topic.name.clone(), message_type, topic.queues.to_string(), permission]);
+    }
+    if table.is_empty() {
+        "no topics: create one with flotilla admin topic create NAME".to_owned()
+    } else {
+        table.to_string()
+    }
+}
+
+fn text_of(view: &DescribedView) -> String {
+    let DescribedView { topic, messages, bounds } = view;
+    let mut table = Table::new(["QUEUE", "FIRST OFFSET", "NEXT OFFSET", "MESSAGES"]);
+    for queue in bounds {
+        let count = queue.next_offset - queue.first_offset;
+        let cells = [queue.first_offset, queue.next_offset, count].map(|number| number.to_string());
+        let [first, next, count] = cells;
+        table.row([queue.queue.to_string(), first, next, count]);
+    }
+    let (name, kind, permission) = (&topic.name, &topic.message_type, &topic.permission);
+    format!("topic {name}: type {kind}, {permission}, {} messages\n{table}", format_count(*messages))
+}

@@ -1,0 +1,11 @@
+//! One file (or folder) per command, each with its arguments and its `run`.
+
+pub mod admin;
+pub mod bench;
+pub mod broker;
+pub mod demo;
+pub mod dev;
+pub mod namesrv;
+pub mod receive;
+pub mod send;
+mod serve;

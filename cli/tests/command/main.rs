@@ -1,0 +1,11 @@
+//! The real binary, driven from outside: what users type, what they see, and how it ends.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests wait for real processes, with the machine's clock and threads of their own"
+)]
+
+mod bad_input;
+mod cluster;
+mod demo;
+mod dev;
+mod support;

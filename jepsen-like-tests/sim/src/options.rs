@@ -1,0 +1,147 @@
+//! What kind of run a seed stands for: sizes, speeds, and which classes of faults are on.
+
+use std::time::Duration;
+
+use crate::net::LinkOptions;
+use crate::rng::Rng;
+
+/// Which state machine the replicas run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Machine {
+    /// The real one.
+    #[default]
+    Store,
+    /// A few lines that do the same for sends, to look at the log alone.
+    Toy,
+}
+
+/// A bug planted on purpose, to see it caught: the proof that a clean run means something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// Disks say that they synced, and did not.
+    SyncsLie,
+    /// One replica leaves out one entry in forty.
+    SkipsEntries,
+    /// Links that were cut stay cut.
+    NeverHeals,
+}
+
+/// The classes of faults, each on or off for a whole run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FaultClasses {
+    /// Processes die and come back; their machines live on.
+    pub kills: bool,
+    /// Machines lose power, one or all at once.
+    pub power_losses: bool,
+    /// Machines are cut off in both directions, or from one another.
+    pub partitions: bool,
+    /// Links are cut in one direction.
+    pub one_way: bool,
+    /// Calls and answers get lost, streams break.
+    pub losses: bool,
+    /// A machine loses power right after a sync.
+    pub crash_points: bool,
+    /// Leadership is handed over on request.
+    pub transfers: bool,
+}
+
+/// One run's options; all of them follow from the seed.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What all the rest follows from.
+    pub seed: u64,
+    /// What the replicas run.
+    pub machine: Machine,
+    /// Normally none.
+    pub mutant: Option<Mutant>,
+    /// How many replicas the group has, numbered from 1.
+    pub replica_count: u64,
+    /// How long faults go on.
+    pub fault_phase: Duration,
+    /// Time between two faults, milliseconds.
+    pub fault_interval_ms: (u64, u64),
+    /// What may happen.
+    pub classes: FaultClasses,
+    /// Producers, each with one send at a time.
+    pub client_count: u64,
+    /// All in one group; the toy has none.
+    pub consumer_count: u64,
+    /// Queues of the one topic.
+    pub queue_count: u32,
+    /// Messages in a send.
+    pub batch_max: u64,
+    /// Largest body, bytes.
+    pub body_bytes_max: u64,
+    /// Pause of a client between two sends, milliseconds.
+    pub think_ms: (u64, u64),
+    /// Bytes of a log segment.
+    pub segment_bytes: u64,
+    /// The network while it is not cut.
+    pub links: LinkOptions,
+    /// How long a sync takes, microseconds.
+    pub sync_us: (u64, u64),
+    /// Of a thousand syncs so many stall.
+    pub stall_permille: u64,
+    /// How long those take, microseconds.
+    pub stall_us: (u64, u64),
+    /// Largest wall clock error, milliseconds.
+    pub wall_offset_ms_max: u64,
+    /// Of a thousand unsynced pages so many survive a power loss.
+    pub kept_permille: u64,
+}
+
+impl Options {
+    /// The options of `seed`: each class of faults is on in about half of the seeds, sizes and
+    /// speeds are drawn wide, so that every run is lopsided in its own way.
+    pub fn of(seed: u64, machine: Machine) -> Options {
+        let mut rng = Rng::stream(seed, "options");
+        let mut classes = FaultClasses {
+            kills: rng.chance(600),
+            power_losses: rng.chance(600),
+            partitions: rng.chance(500),
+            one_way: rng.chance(300),
+            losses: rng.chance(400),
+            crash_points: rng.chance(400),
+            transfers: rng.chance(200),
+        };
+        if classes == FaultClasses::default() {
+            classes.power_losses = true;
+        }
+        let slow_net = rng.chance(250);
+        let slow_disk = rng.chance(250);
+        let mut links = LinkOptions {
+            latency_us: if slow_net { (500, 20_000) } else { (50, 500) },
+            spike_permille: rng.below(20),
+            spike_us: (5_000, 200_000),
+            ..LinkOptions::default()
+        };
+        if classes.losses {
+            links.request_lost_permille = rng.below(60);
+            links.response_lost_permille = rng.below(60);
+            links.stream_break_permille = rng.below(10);
+        }
+        let hectic = rng.chance(400);
+        Options {
+            seed,
+            machine,
+            mutant: None,
+            replica_count: 3,
+            fault_phase: Duration::from_millis(rng.between(3_000, 10_000)),
+            fault_interval_ms: if hectic { (50, 700) } else { (500, 2_500) },
+            classes,
+            client_count: rng.between(2, 6),
+            consumer_count: rng.between(0, 3),
+            queue_count: rng.between(1, 4) as u32,
+            batch_max: rng.between(1, 4),
+            body_bytes_max: *rng.pick(&[64, 600, 3_000]),
+            think_ms: *rng.pick(&[(0, 5), (1, 40), (10, 150)]),
+            segment_bytes: 64 * 1024,
+            links,
+            sync_us: if slow_disk { (1_000, 15_000) } else { (50, 1_000) },
+            stall_permille: if rng.chance(300) { rng.below(15) } else { 0 },
+            stall_us: (20_000, 400_000),
+            wall_offset_ms_max: if rng.chance(300) { 60_000 } else { 0 },
+            kept_permille: *rng.pick(&[0, 300, 700]),
+        }
+    }
+}

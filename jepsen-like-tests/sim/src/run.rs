@@ -1,0 +1,290 @@
+//! One run: a seed's group lives through its faults, must then serve again, and is judged.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use flotilla_checkers::{Event, EventKind, Finding, History, Operation, Property, check, no_lost_ack};
+use flotilla_runtime::{Runtime, Task};
+
+use crate::disk::{SimDisk, Survival};
+use crate::executor::{Executor, LifeOptions, Step, lock};
+use crate::group::{Death, Group};
+use crate::nemesis::Nemesis;
+use crate::net::SimNet;
+use crate::options::{Machine, Mutant, Options};
+use crate::plan::plan;
+use crate::replica::Replica;
+use crate::witness::Witness;
+use crate::workload::{Client, Closing, Consumer, Journal};
+
+/// Virtual time that a healed group has to serve again.
+const HEALING: Duration = Duration::from_secs(30);
+/// Between two looks at the replicas' states, nanoseconds.
+const LOOK_NS: u64 = 40_000_000;
+/// Steps between two looks at who leads.
+const LEADER_STEPS: u64 = 64;
+/// A run that takes more steps than this has lost itself in a loop.
+const STEPS_MAX: u64 = 20_000_000;
+
+/// Of each property so many findings are told in full.
+const FINDINGS_SHOWN: usize = 3;
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Which run it was.
+    pub seed: u64,
+    /// Equal for two runs of one seed.
+    pub trace_hash: u64,
+    /// Polls and events; equal too.
+    pub steps: u64,
+    /// Virtual milliseconds.
+    pub virtual_ms: u64,
+    /// Messages acknowledged.
+    pub acks: u64,
+    /// What went wrong; empty if nothing did.
+    pub findings: Vec<String>,
+    /// How often something worth reaching was reached.
+    pub marks: BTreeMap<&'static str, u64>,
+    /// The last events of the run, for a person.
+    pub story: Vec<String>,
+    /// The whole history, for the checkers and for keeping.
+    pub events: Vec<Event>,
+}
+
+/// How the tasks of one kind ended.
+struct Ends {
+    expected: usize,
+    /// How many have, and how many of them well.
+    seen: Arc<Mutex<(usize, usize)>>,
+}
+
+impl Ends {
+    fn of(harness: &Runtime, tasks: Vec<Task<bool>>) -> Ends {
+        let ends = Ends { expected: tasks.len(), seen: Arc::default() };
+        for task in tasks {
+            let seen = ends.seen.clone();
+            let wait = async move {
+                let good = task.await.unwrap_or(false);
+                let mut seen = lock(&seen);
+                seen.0 += 1;
+                seen.1 += usize::from(good);
+            };
+            harness.spawn("end", wait).detach();
+        }
+        ends
+    }
+
+    fn are_in(&self) -> bool {
+        lock(&self.seen).0 == self.expected
+    }
+
+    fn are_good(&self) -> bool {
+        lock(&self.seen).1 == self.expected
+    }
+}
+
+struct Run {
+    executor: Executor,
+    group: Group,
+    nemesis: Nemesis,
+    witness: Witness,
+    journal: Journal,
+    next_look_ns: u64,
+}
+
+/// Runs a seed's group on this thread.
+pub fn run(options: &Options, print_story: bool) -> Outcome {
+    let panics = crate::panics::Watch::begin();
+    let executor = Executor::new(options.seed, print_story);
+    let (_, harness) = executor.begin_life(LifeOptions::named("harness"));
+    let disks: Vec<SimDisk> = (1..=options.replica_count)
+        .map(|id| {
+            let disk = SimDisk::new(options.seed, &format!("replica {id}"));
+            if options.mutant == Some(Mutant::SyncsLie) {
+                disk.lie_about_syncs();
+            }
+            disk
+        })
+        .collect();
+    let witness = Witness::new(disks.clone());
+    let journal = Journal::default();
+    let net: SimNet<dyn Replica> = SimNet::new(options.seed, harness.clone(), options.links.clone());
+    let group = Group::new(options, disks, net.clone(), witness.clone(), journal.clone());
+    let start_ns = executor.now_ns();
+    let nemesis = Nemesis::new(options, plan(options), start_ns, net.clone(), witness.clone(), journal.clone());
+    let mut run = Run { executor, group, nemesis, witness, journal, next_look_ns: start_ns };
+
+    run.executor.trace().tell(start_ns, &format!("{options:?}"));
+    for id in run.group.ids() {
+        run.group.start(&run.executor, id);
+    }
+    let closing = Closing::default();
+    let clients: Vec<_> = (0..options.client_count)
+        .map(|number| {
+            let queues = run.group.queues.clone();
+            let client = Client::new(number, options, queues, harness.clone(), net.clone(), run.journal.clone());
+            harness.spawn("client", client.run(closing.clone()))
+        })
+        .collect();
+
+    let drained = Closing::default();
+    let consumers: Vec<_> = (0..options.consumer_count)
+        .map(|number| {
+            let queues = run.group.queues.clone();
+            let consumer = Consumer::new(number, options, queues, harness.clone(), net.clone(), run.journal.clone());
+            let run = consumer.run(drained.clone());
+            harness.spawn("consumer", async move {
+                run.await;
+                true
+            })
+        })
+        .collect();
+
+    // Safety, under whatever the plan holds.
+    run.go_on(options.fault_phase, |_| false);
+    // Liveness, once everything is well again.
+    run.nemesis.heal(&run.executor, &mut run.group);
+    closing.announce(HEALING / 2);
+    let clients = Ends::of(&harness, clients);
+    run.go_on(HEALING, |_| clients.are_in());
+    if !clients.are_good() {
+        run.complain("clients get no service again");
+    }
+    drained.announce(HEALING / 2);
+    let consumers = Ends::of(&harness, consumers);
+    run.go_on(HEALING, |run| consumers.are_in() && run.group.has_converged());
+    if !consumers.are_good() {
+        run.complain("consumers do not come to an end");
+    }
+    if !run.group.has_converged() {
+        run.complain("replicas do not converge");
+    } else {
+        // Once more the worst: all at once, and nothing that was not synced survives.
+        let death = Death::PowerLoss { survival: Survival::NOTHING, silent: false };
+        for id in run.group.ids() {
+            run.group.end(&run.executor, id, death);
+        }
+        for id in run.group.ids() {
+            run.group.start(&run.executor, id);
+        }
+        run.go_on(HEALING, |run| run.group.has_converged());
+        if !run.group.has_converged() {
+            run.complain("replicas do not converge after a power loss of all");
+        }
+    }
+    run.dump();
+    run.judge(options, panics)
+}
+
+impl Run {
+    /// Steps for `at_most` of virtual time, or until `enough`.
+    fn go_on(&mut self, at_most: Duration, mut enough: impl FnMut(&Run) -> bool) {
+        let end_ns = self.executor.now_ns() + at_most.as_nanos() as u64;
+        let mut steps = 0_u64;
+        while self.executor.now_ns() < end_ns {
+            let next_ns = self.nemesis.next_ns().unwrap_or(end_ns).min(end_ns).min(self.next_look_ns);
+            let step = self.executor.step_within(next_ns);
+            while let Some(id) = self.group.attend(&self.executor) {
+                self.nemesis.stopped(&self.executor, &mut self.group, id);
+            }
+            steps += 1;
+            if steps.is_multiple_of(LEADER_STEPS) {
+                self.group.note_leaders(&self.executor);
+            }
+            if step != Step::Limit {
+                continue;
+            }
+            self.nemesis.act(&self.executor, &mut self.group);
+            if self.executor.now_ns() >= self.next_look_ns {
+                self.next_look_ns += LOOK_NS;
+                self.group.note_leaders(&self.executor);
+                self.group.look(&self.executor);
+                if enough(self) {
+                    return;
+                }
+            }
+            if self.executor.trace().steps() > STEPS_MAX {
+                self.complain("too many steps");
+                return;
+            }
+        }
+    }
+
+    fn complain(&self, what: &str) {
+        let up: Vec<String> = self.group.statuses().iter().map(|status| format!("{status:?}")).collect();
+        self.witness.object(format!("{what}; {}", up.join("; ")));
+    }
+
+    fn dump(&self) {
+        for id in self.group.ids() {
+            let dump = match self.group.replica(id) {
+                Some(replica) => replica.dump(),
+                None => Err("it is not open".to_owned()),
+            };
+            match dump {
+                Ok(dump) => {
+                    self.witness.digest(id, dump.applied_index, dump.digest.clone());
+                    self.journal.record(self.executor.now_ns(), "sim", EventKind::Ok, Operation::Dump(dump));
+                }
+                Err(error) => self.witness.object(format!("replica {id} cannot be dumped: {error}")),
+            }
+        }
+    }
+
+    fn judge(self, options: &Options, panics: crate::panics::Watch) -> Outcome {
+        let Run { executor, mut group, witness, journal, .. } = self;
+        let (trace_hash, steps, now_ns) = (executor.trace().hash(), executor.trace().steps(), executor.now_ns());
+        let story = executor.trace().story();
+        for id in group.ids() {
+            group.end(&executor, id, Death::Kill);
+        }
+        drop(executor);
+        let events = journal.events();
+        let mut findings = witness.findings();
+        findings.extend(panics.end().into_iter().map(|text| format!("panic: {text}")));
+        match History::from_events(&events) {
+            Ok(mut history) => {
+                history.entries = witness.entries();
+                let mut verdict = check(&history);
+                if options.consumer_count > 0 && options.machine == Machine::Store {
+                    // Consumers drained every queue: whatever was acknowledged has reached one of them.
+                    let lost = no_lost_ack::among_deliveries(&history.sends, &history.deliveries);
+                    let found =
+                        |lost: &no_lost_ack::Lost| Finding { property: Property::NoLostAck, detail: lost.to_string() };
+                    verdict.findings.extend(lost.iter().map(found));
+                }
+                findings.extend(readable(&verdict.findings));
+            }
+            Err(error) => findings.push(format!("the harness wrote a bad history: {error}")),
+        }
+        Outcome {
+            seed: options.seed,
+            trace_hash,
+            steps,
+            virtual_ms: (now_ns - crate::executor::START_NS) / 1_000_000,
+            acks: witness.ack_count(),
+            findings,
+            marks: witness.marks(),
+            story,
+            events,
+        }
+    }
+}
+
+/// A few findings of each property, and how many more there are.
+fn readable(findings: &[Finding]) -> Vec<String> {
+    let mut counts: BTreeMap<Property, usize> = BTreeMap::new();
+    let mut lines = Vec::new();
+    for finding in findings {
+        let count = counts.entry(finding.property).or_default();
+        *count += 1;
+        if *count <= FINDINGS_SHOWN {
+            lines.push(finding.to_string());
+        }
+    }
+    let more = counts.into_iter().filter(|(_, count)| *count > FINDINGS_SHOWN);
+    lines.extend(more.map(|(property, count)| format!("{property}: {} more", count - FINDINGS_SHOWN)));
+    lines
+}

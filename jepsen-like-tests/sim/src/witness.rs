@@ -1,0 +1,167 @@
+//! What the simulation sees with its own eyes: every applied entry, every acknowledgement, every disk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use flotilla_checkers::EntrySeen;
+use flotilla_raft_log::{LogIndex, RestoreError, StateMachine, Term};
+
+use crate::disk::SimDisk;
+use crate::executor::lock;
+use crate::rng::fnv;
+
+/// The one who sees everything; shared by all replicas' lives.
+#[derive(Clone)]
+pub struct Witness {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    disks: Vec<SimDisk>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    entries: BTreeMap<(u64, u64), EntrySeen>,
+    digests: BTreeMap<u64, (u64, String)>,
+    findings: Vec<String>,
+    acks: u64,
+    marks: BTreeMap<&'static str, u64>,
+}
+
+/// More findings of a run than anybody reads.
+const FINDINGS_MAX: usize = 20;
+
+impl Witness {
+    pub fn new(disks: Vec<SimDisk>) -> Witness {
+        Witness { inner: Arc::new(Inner { disks, seen: Mutex::new(Seen::default()) }) }
+    }
+
+    /// Something is wrong; the run goes on, and fails.
+    pub fn object(&self, finding: String) {
+        let mut seen = lock(&self.inner.seen);
+        if seen.findings.len() < FINDINGS_MAX {
+            seen.findings.push(finding);
+        }
+    }
+
+    pub fn findings(&self) -> Vec<String> {
+        lock(&self.inner.seen).findings.clone()
+    }
+
+    /// Counts that something worth reaching was reached.
+    pub fn mark(&self, what: &'static str) {
+        *lock(&self.inner.seen).marks.entry(what).or_default() += 1;
+    }
+
+    pub fn marks(&self) -> BTreeMap<&'static str, u64> {
+        lock(&self.inner.seen).marks.clone()
+    }
+
+    pub fn ack_count(&self) -> u64 {
+        lock(&self.inner.seen).acks
+    }
+
+    /// A leader is about to acknowledge these messages: each must be on the disks of a majority
+    /// now, such that a power loss of all machines would spare it.
+    pub fn acknowledged(&self, message_ids: &[String]) {
+        let majority = self.inner.disks.len() / 2 + 1;
+        for message_id in message_ids {
+            let holders = self.inner.disks.iter().filter(|disk| disk.holds_durably(message_id.as_bytes())).count();
+            if holders < majority {
+                self.object(format!("{message_id} is acknowledged and durable on {holders} disks only"));
+            }
+        }
+        lock(&self.inner.seen).acks += message_ids.len() as u64;
+    }
+
+    /// A replica has this digest after the entry `applied`.
+    pub fn digest(&self, replica: u64, applied: u64, digest: String) {
+        let mut seen = lock(&self.inner.seen);
+        let (first, known) = seen.digests.entry(applied).or_insert_with(|| (replica, digest.clone())).clone();
+        drop(seen);
+        if known != digest {
+            self.object(format!(
+                "after entry {applied} replica {first} had digest {known}, replica {replica} has {digest}"
+            ));
+        }
+    }
+
+    fn applied(&self, replica: u64, index: u64, term: u64, payload: &[u8]) {
+        let entry = EntrySeen { replica, index, term, payload_hash: fnv(payload) };
+        let mut seen = lock(&self.inner.seen);
+        let known = seen.entries.entry((index, replica)).or_insert_with(|| entry.clone()).clone();
+        drop(seen);
+        if known != entry {
+            self.object(format!(
+                "replica {replica} applied entry {index} of term {} before, and one of term {term} now, payload {}",
+                known.term,
+                if known.payload_hash == entry.payload_hash { "equal" } else { "different" }
+            ));
+        }
+    }
+
+    /// Every entry that a replica applied, once for each replica.
+    pub fn entries(&self) -> Vec<EntrySeen> {
+        lock(&self.inner.seen).entries.values().cloned().collect()
+    }
+}
+
+/// A state machine with the witness looking over its shoulder.
+pub struct Watched<M> {
+    machine: M,
+    witness: Witness,
+    replica: u64,
+    skips_entries: bool,
+    applied: Option<LogIndex>,
+}
+
+impl<M> Watched<M> {
+    pub fn new(machine: M, witness: Witness, replica: u64) -> Watched<M> {
+        Watched { machine, witness, replica, skips_entries: false, applied: None }
+    }
+
+    /// Leaves out one entry in forty: to see that the simulation notices.
+    pub fn skipping_entries(mut self) -> Watched<M> {
+        self.skips_entries = true;
+        self
+    }
+}
+
+impl<M: StateMachine> StateMachine for Watched<M> {
+    type Output = M::Output;
+
+    fn apply(&mut self, index: LogIndex, term: Term, payload: Bytes) -> M::Output {
+        if self.applied.is_some_and(|applied| index <= applied) {
+            let applied = self.applied.unwrap_or_default();
+            self.witness.object(format!("replica {} applied entry {index} after entry {applied}", self.replica));
+        }
+        self.applied = Some(index);
+        self.witness.applied(self.replica, index.0, term.0, &payload);
+        let skipped = self.skips_entries && index.0.is_multiple_of(40);
+        self.machine.apply(index, term, if skipped { Bytes::new() } else { payload })
+    }
+
+    fn segment_started(&mut self, first: LogIndex) -> io::Result<()> {
+        self.witness.mark("a segment was started");
+        self.machine.segment_started(first)
+    }
+
+    fn checkpoint(&self) -> Vec<u8> {
+        self.witness.mark("a checkpoint was taken");
+        self.machine.checkpoint()
+    }
+
+    fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError> {
+        self.witness.mark("a checkpoint was restored");
+        if self.applied.is_some_and(|before| applied < before) {
+            let before = self.applied.unwrap_or_default();
+            self.witness.object(format!("replica {} went back from entry {before} to {applied}", self.replica));
+        }
+        self.applied = Some(applied);
+        self.machine.restore(checkpoint, applied)
+    }
+}
