@@ -305,3 +305,26 @@ fn a_failed_sync_is_final() {
     assert!(runtime.block_on(files.save_vote(vote)).is_err(), "nothing is promised after a failure");
     assert!(runtime.block_on(files.append(vec![small(1, 1)], Box::new(|_| {}))).is_err());
 }
+
+/// Linux marks pages clean whose write-back failed. The process stops, is restarted without the machine going down, finds the
+/// records in the page cache and counts them for a quorum: by then they must really be on the disk.
+#[test]
+fn records_behind_a_failed_sync_are_written_again_before_they_count() {
+    let disk = CrashDisk::new(11);
+    let runtime = StepRuntime::default();
+    let mut files = open(&disk, &runtime).unwrap();
+    append(&mut files, &runtime, (0..3).map(|index| small(1, index)).collect());
+    disk.fail_next_sync();
+    let outcome = Arc::new(Mutex::new(None));
+    let told = outcome.clone();
+    let done = Box::new(move |result: std::io::Result<()>| *told.lock().unwrap() = Some(result.is_ok()));
+    runtime.block_on(files.append((3..200).map(|index| small(1, index)).collect(), done)).unwrap();
+    runtime.run();
+    assert_eq!(*outcome.lock().unwrap(), Some(false), "the sync failed");
+    drop(files);
+
+    let found = |runtime: &StepRuntime| open(&disk, runtime).unwrap().view().ends().1.map(|id| id.index);
+    assert_eq!(found(&StepRuntime::default()), Some(LogIndex(199)), "a restart finds all that was written");
+    disk.power_cycle_losing_all_unsynced();
+    assert_eq!(found(&StepRuntime::default()), Some(LogIndex(199)), "what it found is on the disk");
+}

@@ -234,7 +234,7 @@ impl Recovery<'_> {
             return Err(corrupt(&segment.path, segment.position, what));
         }
         let io = io_at(&segment.path);
-        let zeroed = zero_from(segment).and_then(|zeroed| {
+        let zeroed = rewrite_from(segment, floor).and_then(|()| zero_from(segment)).and_then(|zeroed| {
             // The last process may have been killed between a write and its sync.
             segment.file.sync_data()?;
             Ok(zeroed)
@@ -293,6 +293,20 @@ impl Recovery<'_> {
         self.disk.remove(&path).map_err(io_at(&path))?;
         Ok(None)
     }
+}
+
+/// Writes the records that are not known to be durable once more, byte for byte, so that the sync that follows has
+/// something to do: after a failed sync Linux keeps the pages that did not reach the disk, marked as clean, and a later sync
+/// that finds nothing dirty succeeds. Without this a restarted process would count page cache as disk.
+fn rewrite_from(segment: &Segment, floor: u64) -> io::Result<()> {
+    let mut position = floor;
+    while position < segment.position {
+        let piece = (segment.position - position).min(ZERO_BYTES);
+        let bytes = segment.file.read_at(position, usize::try_from(piece).expect("a piece is at most 1 MiB"))?;
+        segment.file.write_at(position, &bytes)?;
+        position += piece;
+    }
+    Ok(())
 }
 
 /// Zeroes what is not zero behind the segment's last record, so that nothing there can ever pass for a record again.

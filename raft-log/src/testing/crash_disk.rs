@@ -30,6 +30,7 @@ struct World {
     operations: u64,
     crash_at: Option<u64>,
     crashed: bool,
+    lying_sync: bool,
     locked: BTreeSet<PathBuf>,
     rng: StdRng,
 }
@@ -110,6 +111,7 @@ impl CrashDisk {
             operations: 0,
             crash_at: None,
             crashed: false,
+            lying_sync: false,
             locked: BTreeSet::new(),
             rng: StdRng::seed_from_u64(seed),
         };
@@ -128,6 +130,19 @@ impl CrashDisk {
     /// The operation with that number fails, and everything after it.
     pub(crate) fn crash_at(&self, operation: u64) {
         self.world().crash_at = Some(operation);
+    }
+
+    /// The next file sync fails as Linux fails one: what was dirty is marked clean, and is not on the disk.
+    pub(crate) fn fail_next_sync(&self) {
+        self.world().lying_sync = true;
+    }
+
+    /// Power fails and only what was synced comes back.
+    pub(crate) fn power_cycle_losing_all_unsynced(&self) {
+        for inode in self.world().names.values() {
+            inode.lock().unwrap().dirty.clear();
+        }
+        self.power_cycle();
     }
 
     pub(crate) fn has_crashed(&self) -> bool {
@@ -258,10 +273,20 @@ impl DiskFile for CrashFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.world.lock().unwrap().operation()?;
+        let mut world = self.world.lock().unwrap();
+        world.operation()?;
         let mut inode = self.inode.lock().unwrap();
-        inode.durable = inode.current.clone();
-        inode.dirty.clear();
+        if std::mem::take(&mut world.lying_sync) {
+            inode.dirty.clear();
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        // Only what is dirty is written: that is how a failed sync can hurt a later one.
+        let Inode { durable, current, dirty } = &mut *inode;
+        for sector in std::mem::take(dirty) {
+            let start = sector * SECTOR_BYTES;
+            let end = (start + SECTOR_BYTES).min(current.len());
+            durable[start..end].copy_from_slice(&current[start..end]);
+        }
         Ok(())
     }
 }
