@@ -1,6 +1,11 @@
-//! Which messages a receive call wants: the tag expressions of RocketMQ, checked by hash first and then exactly.
+//! Which messages a receive call wants: the tag expressions of RocketMQ, checked by hash first and then exactly, and its
+//! SQL conditions over properties.
 
-use flotilla_message::tag_hash;
+use std::sync::Arc;
+
+use flotilla_message::{FrameView, tag_hash};
+
+use super::sql::{SqlCache, SqlError, SqlFilter};
 
 /// A compiled filter expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +14,8 @@ pub enum Filter {
     All,
     /// Messages with one of these tags (sorted by hash).
     Tags(Vec<(u32, String)>),
+    /// Messages in which a condition is TRUE.
+    Sql(Arc<SqlFilter>),
 }
 
 /// An expression that cannot be used.
@@ -23,6 +30,9 @@ pub enum FilterError {
         /// Its tags.
         count: usize,
     },
+    /// No condition.
+    #[error(transparent)]
+    Sql(#[from] SqlError),
 }
 
 /// Tags that one expression may name.
@@ -53,45 +63,63 @@ impl Filter {
         Ok(Filter::Tags(tags))
     }
 
+    /// Compiles a condition such as `a > 3 AND region = 'north'`, or finds it among the compiled.
+    pub fn sql(expression: &str, compiled: &SqlCache) -> Result<Filter, FilterError> {
+        Ok(Filter::Sql(compiled.filter(expression)?))
+    }
+
     /// Whether a message with this hash of its tag may be wanted: false is certain, true is not.
     pub fn may_want(&self, hash: u32) -> bool {
         match self {
-            Filter::All => true,
+            Filter::All | Filter::Sql(_) => true,
             Filter::Tags(tags) => tags.binary_search_by_key(&hash, |(hash, _)| *hash).is_ok(),
         }
     }
 
-    /// Whether a message with this tag is wanted.
-    pub fn wants(&self, tag: Option<&str>) -> bool {
+    /// Whether this message is wanted.
+    pub fn wants(&self, message: &FrameView) -> bool {
         match self {
             Filter::All => true,
-            Filter::Tags(tags) => tag.is_some_and(|tag| tags.iter().any(|(_, wanted)| wanted == tag)),
+            Filter::Tags(tags) => message.tag().is_some_and(|tag| tags.iter().any(|(_, wanted)| wanted == tag)),
+            Filter::Sql(filter) => filter.wants(message),
         }
     }
 
-    /// Whether the tag itself has to be looked at after its hash.
-    pub fn is_exact_by_hash(&self) -> bool {
-        matches!(self, Filter::All)
+    /// How often, about, [`Filter::wants`] reads the tag and properties of a message.
+    pub fn weight(&self) -> usize {
+        match self {
+            Filter::All => 0,
+            Filter::Tags(_) => 1,
+            Filter::Sql(filter) => filter.weight(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::sql::sql_test;
     use super::*;
+
+    fn message(tag: Option<&str>) -> FrameView {
+        sql_test::message(tag, &[], &[])
+    }
 
     #[test]
     fn star_and_nothing_want_all() {
         for expression in ["", "*", "  * ", "a || *"] {
             assert_eq!(Filter::tags(expression), Ok(Filter::All), "{expression:?}");
         }
-        assert!(Filter::All.wants(None) && Filter::All.may_want(0));
+        assert!(Filter::All.wants(&message(None)) && Filter::All.may_want(0));
     }
 
     #[test]
     fn tags_are_wanted_exactly() {
         let filter = Filter::tags("TagA||TagB || TagA").expect("two tags");
-        assert!(filter.wants(Some("TagA")) && filter.wants(Some("TagB")));
-        assert!(!filter.wants(Some("Tag")) && !filter.wants(Some("taga")) && !filter.wants(None));
+        for (tag, is_wanted) in
+            [(Some("TagA"), true), (Some("TagB"), true), (Some("Tag"), false), (Some("taga"), false), (None, false)]
+        {
+            assert_eq!(filter.wants(&message(tag)), is_wanted, "{tag:?}");
+        }
         assert!(filter.may_want(tag_hash("TagA")) && filter.may_want(tag_hash("TagB")));
         assert!(!filter.may_want(0), "a message without a tag");
     }
@@ -103,5 +131,17 @@ mod tests {
         }
         let many = (0..=TAGS_MAX).map(|tag| tag.to_string()).collect::<Vec<_>>().join("||");
         assert_eq!(Filter::tags(&many), Err(FilterError::TooManyTags { count: TAGS_MAX + 1 }));
+    }
+
+    #[test]
+    fn a_condition_wants_whatever_the_hash_and_only_what_is_true() {
+        let compiled = SqlCache::default();
+        let filter = Filter::sql("a > 3", &compiled).expect("a condition");
+        assert!(filter.may_want(0) && filter.may_want(7));
+        assert!(filter.wants(&sql_test::message(None, &[], &[("a", "4")])));
+        assert!(!filter.wants(&sql_test::message(None, &[], &[("a", "3")])) && !filter.wants(&message(None)));
+        assert_eq!(filter, Filter::sql("a > 3", &compiled).expect("the same"));
+        assert_ne!(filter, Filter::sql("a > 4", &compiled).expect("another"));
+        assert!(matches!(Filter::sql("a >", &compiled), Err(FilterError::Sql(_))));
     }
 }

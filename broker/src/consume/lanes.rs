@@ -1,5 +1,5 @@
 //! What the leader remembers of each group in each topic while it serves polls: whose turn it is, which queues are being
-//! taken from, how far a filter has looked, and who waits for news.
+//! taken from, how far a filter has looked, and who waits for news; and the filters it has compiled for them.
 //!
 //! All of it is a cache in front of the replicated state and starts anew with each term; losing it costs a little work,
 //! never a message.
@@ -12,6 +12,7 @@ use flotilla_raft_log::Term;
 use tokio::sync::Notify;
 
 use super::filter::Filter;
+use super::sql::SqlCache;
 
 /// Lanes kept before those in no use are dropped.
 const LANES_MAX: usize = 65_536;
@@ -20,6 +21,7 @@ const LANES_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub struct Lanes {
     lanes: Mutex<Table>,
+    compiled: SqlCache,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +64,11 @@ pub struct Hold {
 }
 
 impl Lanes {
+    /// The filters compiled for polls.
+    pub fn compiled(&self) -> &SqlCache {
+        &self.compiled
+    }
+
     /// The lane of a group in a topic, made if there is none.
     pub fn lane(&self, group: &GroupName, topic: &TopicName) -> Arc<Lane> {
         let mut table = self.lanes.lock().expect(LOCK);

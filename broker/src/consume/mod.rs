@@ -7,3 +7,4 @@ pub mod lanes;
 pub mod receipt_handle;
 pub mod receive;
 pub mod round;
+pub mod sql;

@@ -6,20 +6,23 @@ use std::time::Duration;
 use flotilla_message::{GroupName, TopicName};
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{CallContext, peer, v2};
-use flotilla_runtime::{Instant, select};
+use flotilla_runtime::{Instant, Runtime, select};
 use v2::receive_message_response::Content;
 
 use super::delivery::{ms_of, timestamp};
 use super::filter::Filter;
 use super::round::{Round, Take};
+use super::sql::SqlCache;
 use crate::admin::groups::no_group;
 use crate::config::INVISIBLE_MS_MAX;
 use crate::edge::names;
 use crate::edge::settings::{LONG_POLLING, RECEIVE_BATCH};
-use crate::lead::leader_call::{Attempt, LeaderCall, Tried, patience_ends};
+use crate::lead::leader_call::{ANSWER_MARGIN, Attempt, LeaderCall, Tried, patience_ends};
 use crate::lead::leadership::Place;
 use crate::replica::Replica;
 
+/// What a poll gets at least, however short it is, so that it looks once.
+const POLL_MIN: Duration = Duration::from_secs(1);
 /// A poll ends so long before its call would be given up.
 const END_MARGIN: Duration = Duration::from_millis(20);
 /// Pause of a poll for which something is due that it may not have: another poll has it, or the filter leaves it.
@@ -37,8 +40,7 @@ impl LeaderCall for ReceiveMessage {
     type Answer = peer::ForwardedReceive;
     const METHOD: &'static str = "ReceiveMessage";
 
-    /// Under an attempt id the store answers the same messages again. Without one the messages of a lost answer come
-    /// again after their invisible time, whether this poll goes on or the client starts another: it may as well go on.
+    /// Under an attempt id the store answers the same messages again.
     fn is_idempotent(_: &v2::ReceiveMessageRequest) -> bool {
         true
     }
@@ -49,7 +51,7 @@ impl LeaderCall for ReceiveMessage {
         request: &v2::ReceiveMessageRequest,
         attempt: Attempt,
     ) -> Tried<peer::ForwardedReceive> {
-        let poll = match Poll::read(replica, context, request) {
+        let poll = match Poll::read(replica, context, request, attempt) {
             Ok(poll) => poll,
             Err(refusal) => return Tried::answer(only(refusal)),
         };
@@ -60,12 +62,49 @@ impl LeaderCall for ReceiveMessage {
         }
     }
 
+    /// Nothing waits beyond its poll's time, whatever the call's deadline and however often it starts anew; only a poll that
+    /// may have been given messages goes on until it has them.
+    fn ends(replica: &Replica, _: &CallContext, request: &v2::ReceiveMessageRequest, now: Instant) -> Instant {
+        now + wait_of(replica, request).max(POLL_MIN) + ANSWER_MARGIN
+    }
+
+    fn repeat(request: &mut v2::ReceiveMessageRequest, left: Duration) {
+        let left = left.saturating_sub(ANSWER_MARGIN);
+        let asked = request.long_polling_timeout.as_ref().and_then(ms_of).map(Duration::from_millis);
+        let wait = asked.unwrap_or(LONG_POLLING).min(left);
+        request.long_polling_timeout = Some(prost_types::Duration {
+            seconds: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            nanos: i32::try_from(wait.subsec_nanos()).expect("below a billion"),
+        });
+    }
+
     /// To a poll the lack of a leader is the lack of messages.
     fn refusal(_: &v2::ReceiveMessageRequest, refusal: v2::Status) -> peer::ForwardedReceive {
         match refusal.code() {
             Code::HaNotAvailable | Code::ProxyTimeout => only(status(Code::MessageNotFound, refusal.message)),
             _ => only(refusal),
         }
+    }
+}
+
+/// How long a poll waits for messages.
+fn wait_of(replica: &Replica, request: &v2::ReceiveMessageRequest) -> Duration {
+    let asked = request.long_polling_timeout.as_ref().and_then(ms_of).map(Duration::from_millis);
+    asked.unwrap_or(LONG_POLLING).min(Duration::from_millis(replica.config.long_polling_max_ms))
+}
+
+/// How the attempt ids that replicas give begin.
+const OWN_ATTEMPT: &str = "flotilla-";
+
+fn is_own_attempt(attempt_id: &str) -> bool {
+    attempt_id.starts_with(OWN_ATTEMPT)
+}
+
+/// Gives a poll an attempt id if its client gave none, so that it can be repeated when its outcome is lost with a leader.
+pub fn name_attempt(request: &mut v2::ReceiveMessageRequest, runtime: &Runtime) {
+    if request.attempt_id.as_deref().is_none_or(str::is_empty) {
+        let (high, low) = (runtime.random_u64(), runtime.random_u64());
+        request.attempt_id = Some(format!("{OWN_ATTEMPT}{high:016x}{low:016x}"));
     }
 }
 
@@ -94,7 +133,12 @@ struct Poll {
 }
 
 impl Poll {
-    fn read(replica: &Replica, context: &CallContext, request: &v2::ReceiveMessageRequest) -> Result<Poll, v2::Status> {
+    fn read(
+        replica: &Replica,
+        context: &CallContext,
+        request: &v2::ReceiveMessageRequest,
+        attempt: Attempt,
+    ) -> Result<Poll, v2::Status> {
         let group: GroupName = names::group(context, request.group.as_ref())?;
         // The queue's number is not looked at: some clients only ever name queue 0, others none.
         let resource = request.message_queue.as_ref().and_then(|queue| queue.topic.as_ref());
@@ -117,14 +161,14 @@ impl Poll {
             group,
             topic,
             topic_resource: resource.cloned().unwrap_or_default(),
-            filter: filter(request.filter_expression.as_ref())?,
+            filter: filter(request.filter_expression.as_ref(), replica.lanes.compiled())?,
             batch: batch as usize,
             invisible_ms: invisible_ms(request, replica.config.invisible_default_ms)?,
+            is_repeated: attempt.is_repeated || !attempt_id.as_deref().is_some_and(is_own_attempt),
             attempt_id,
         };
         let now = replica.runtime.now();
-        let wait = request.long_polling_timeout.as_ref().and_then(ms_of).map_or(LONG_POLLING, Duration::from_millis);
-        let ends = (now + wait).min(patience_ends(context, now) - END_MARGIN);
+        let ends = (now + wait_of(replica, request)).min(patience_ends(context, now) - END_MARGIN);
         Ok(Poll { take, ends })
     }
 
@@ -170,16 +214,13 @@ impl Poll {
     }
 }
 
-fn filter(expression: Option<&v2::FilterExpression>) -> Result<Filter, v2::Status> {
+fn filter(expression: Option<&v2::FilterExpression>, compiled: &SqlCache) -> Result<Filter, v2::Status> {
     let Some(expression) = expression else { return Ok(Filter::All) };
-    match expression.r#type() {
-        v2::FilterType::Tag | v2::FilterType::Unspecified => Filter::tags(&expression.expression)
-            .map_err(|error| status(Code::IllegalFilterExpression, error.to_string())),
-        v2::FilterType::Sql => {
-            let text = format!("SQL filter {:?} is not implemented by this server; tags are", expression.expression);
-            Err(status(Code::NotImplemented, text))
-        }
-    }
+    let filter = match expression.r#type() {
+        v2::FilterType::Tag | v2::FilterType::Unspecified => Filter::tags(&expression.expression),
+        v2::FilterType::Sql => Filter::sql(&expression.expression, compiled),
+    };
+    filter.map_err(|error| status(Code::IllegalFilterExpression, error.to_string()))
 }
 
 /// Push consumers name no time and expect the broker to prolong it (`auto_renew`): they get the default, long enough for
@@ -232,14 +273,18 @@ mod tests {
     }
 
     #[test]
-    fn sql_is_refused_clearly_and_tags_are_compiled() {
-        let expression = |kind: v2::FilterType, text: &str| v2::FilterExpression {
-            r#type: kind.into(),
-            expression: text.to_owned(),
+    fn expressions_are_compiled_and_what_is_wrong_with_them_is_said() {
+        let compiled = SqlCache::default();
+        let filter = |kind: v2::FilterType, text: &str| {
+            let expression = v2::FilterExpression { r#type: kind.into(), expression: text.to_owned() };
+            filter(Some(&expression), &compiled).map_err(|status| (status.code, status.message))
         };
-        assert_eq!(filter(None), Ok(Filter::All));
-        assert!(filter(Some(&expression(v2::FilterType::Tag, "a || b"))).is_ok());
-        assert_eq!(filter(Some(&expression(v2::FilterType::Tag, "a ||"))).expect_err("a hole").code, 40010);
-        assert_eq!(filter(Some(&expression(v2::FilterType::Sql, "a > 3"))).expect_err("SQL").code, 50100);
+        assert_eq!(super::filter(None, &compiled), Ok(Filter::All));
+        assert!(filter(v2::FilterType::Tag, "a || b").is_ok());
+        assert_eq!(filter(v2::FilterType::Tag, "a ||").expect_err("a hole").0, 40010);
+        assert!(filter(v2::FilterType::Sql, "a > 3").is_ok());
+        let (code, text) = filter(v2::FilterType::Sql, "a > 3 AND").expect_err("half an expression");
+        assert_eq!(code, 40010);
+        assert!(text.starts_with("SQL filter at character 10: found the end, expected a property"), "{text}");
     }
 }

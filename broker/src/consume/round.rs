@@ -27,6 +27,8 @@ const LOOK_AHEAD_MAX: usize = 2048;
 /// A filter that has passed over so many messages says so in the log; below, it is only remembered.
 const SKIP_WRITTEN_MIN: u64 = 1024;
 const _: () = assert!(SKIP_WRITTEN_MIN <= LOOK_AHEAD_MAX as u64);
+/// Bytes that filters read in one look, over all queues: they are read at a stretch, while others wait for the thread.
+const LOOK_BYTES_MAX: usize = 16 << 20;
 /// Slots read at once while looking through a queue.
 const LOOK_CHUNK: usize = 256;
 
@@ -45,8 +47,10 @@ pub struct Take {
     pub batch: usize,
     /// Hidden from others for so long, ms.
     pub invisible_ms: u64,
-    /// The client's id of this try.
+    /// The id under which this poll is repeated.
     pub attempt_id: Option<String>,
+    /// Something may have been handed out under that id before.
+    pub is_repeated: bool,
 }
 
 /// What a look came to.
@@ -74,9 +78,24 @@ struct Plan {
 struct Room {
     messages: usize,
     bytes: usize,
+    /// Bytes that the filter may still read.
+    look_bytes: usize,
+}
+
+/// What a filter found among new messages.
+struct Found {
+    wanted: Vec<QueueOffset>,
+    /// The first offset not looked at.
+    looked_to: QueueOffset,
+    /// A limit ended the look, not the end of the queue.
+    is_cut: bool,
 }
 
 impl Room {
+    fn new(messages: usize) -> Room {
+        Room { messages, bytes: ANSWER_BYTES_MAX, look_bytes: LOOK_BYTES_MAX }
+    }
+
     /// Takes room for a message; the first one fits whatever its size.
     fn take(&mut self, length: u32) -> bool {
         let length = length as usize;
@@ -140,7 +159,7 @@ impl Take {
         lane: &Arc<Lane>,
         queue_count: u32,
     ) -> Result<Round, LookError> {
-        if let Some(attempt_id) = &self.attempt_id {
+        if let Some(attempt_id) = self.attempt_id.as_ref().filter(|_| self.is_repeated) {
             let queues: Vec<QueueId> = replica
                 .store
                 .attempt(&self.group, &self.topic, attempt_id)
@@ -154,7 +173,7 @@ impl Take {
             }
         }
         let mut plans = Vec::new();
-        let mut room = Room { messages: self.batch, bytes: ANSWER_BYTES_MAX };
+        let mut room = Room::new(self.batch);
         let log_now_ms = replica.clock.now_ms(term, &replica.store);
         for queue in lane.next_turn(queue_count) {
             if room.messages == 0 {
@@ -204,12 +223,13 @@ impl Take {
         // Read under the hold: nobody else moves it.
         let Some(progress) = store.progress(&self.group, &self.topic, queue)? else { return Ok(None) };
         let Some(group) = store.group(&self.group) else { return Ok(None) };
-        let mut frames = Frames::new(replica);
         let mut offsets = Vec::new();
         if progress.inflight > 0 {
             for due in store.due(&self.group, &self.topic, queue, log_now_ms, room.messages) {
                 let Some(delivery) = store.delivery(&self.group, &self.topic, queue, due.offset) else { continue };
-                if self.wants(&delivery.slot, &mut frames)? && room.take(delivery.slot.length) {
+                // Whatever the filter: it was wanted when it was handed out first. Left to a consumer whose filter does
+                // not want it now, it would stay in flight for ever.
+                if room.take(delivery.slot.length) {
                     offsets.push(due.offset);
                 } else if group.order {
                     // What comes after it must wait for it.
@@ -231,40 +251,43 @@ impl Take {
             }
             return Ok((!offsets.is_empty()).then_some(Plan { offsets, skip: None }));
         }
-        let (new, looked_to) = self.look_ahead(hold, next, in_flight_room, room, &mut frames, replica)?;
-        let passed_over = looked_to.0 - next.0;
-        if new.is_empty() && passed_over < SKIP_WRITTEN_MIN {
+        let found = self.look_ahead(hold, next, in_flight_room, room, replica)?;
+        let passed_over = found.looked_to.0 - next.0;
+        if found.wanted.is_empty() && passed_over < SKIP_WRITTEN_MIN && !(found.is_cut && passed_over > 0) {
             if passed_over > 0 {
-                hold.found_nothing(&self.filter, next, looked_to);
+                hold.found_nothing(&self.filter, next, found.looked_to);
             }
             return Ok((!offsets.is_empty()).then_some(Plan { offsets, skip: None }));
         }
-        offsets.extend(new);
-        Ok(Some(Plan { offsets, skip: Some(SkipRange { from: next, to: looked_to }) }))
+        offsets.extend(found.wanted);
+        Ok(Some(Plan { offsets, skip: Some(SkipRange { from: next, to: found.looked_to }) }))
     }
 
-    /// New messages that the filter wants, and the first offset not looked at.
+    /// New messages that the filter wants.
     fn look_ahead(
         &self,
         hold: &Hold,
         next: QueueOffset,
         in_flight_room: usize,
         room: &mut Room,
-        frames: &mut Frames<'_>,
         replica: &Replica,
-    ) -> Result<(Vec<QueueOffset>, QueueOffset), LookError> {
+    ) -> Result<Found, LookError> {
+        let mut frames = Frames::new(replica);
         let mut wanted = Vec::new();
         let mut at = hold.look_from(&self.filter, next);
         let mut looked = 0;
         while looked < LOOK_AHEAD_MAX {
             let slots = replica.store.slots(&self.topic, hold.queue(), at, LOOK_CHUNK)?;
             if slots.is_empty() {
-                break;
+                return Ok(Found { wanted, looked_to: at, is_cut: false });
             }
             for (offset, slot) in slots {
-                if self.wants(&slot, frames)? {
+                if room.look_bytes == 0 {
+                    return Ok(Found { wanted, looked_to: at, is_cut: true });
+                }
+                if self.wants(&slot, &mut frames, room)? {
                     if wanted.len() >= in_flight_room || !room.take(slot.length) {
-                        return Ok((wanted, at));
+                        return Ok(Found { wanted, looked_to: at, is_cut: true });
                     }
                     wanted.push(offset);
                 }
@@ -272,18 +295,19 @@ impl Take {
                 looked += 1;
             }
         }
-        Ok((wanted, at))
+        Ok(Found { wanted, looked_to: at, is_cut: true })
     }
 
-    /// Whether the filter wants a message: by the hash of its tag, then by the tag itself.
-    fn wants(&self, slot: &Slot, frames: &mut Frames<'_>) -> Result<bool, LookError> {
+    /// Whether the filter wants a message: by the hash of its tag, then by the message itself.
+    fn wants(&self, slot: &Slot, frames: &mut Frames<'_>, room: &mut Room) -> Result<bool, LookError> {
         if !self.filter.may_want(slot.tag_hash) {
             return Ok(false);
         }
-        if self.filter.is_exact_by_hash() {
-            return Ok(true);
-        }
-        Ok(self.filter.wants(frames.frame(slot)?.tag()))
+        let message = frames.frame(slot)?;
+        let head_bytes = slot.length as usize - message.body().len();
+        let read_bytes = std::mem::take(&mut frames.bytes_read) + head_bytes * self.filter.weight();
+        room.look_bytes = room.look_bytes.saturating_sub(read_bytes);
+        Ok(self.filter.wants(&message))
     }
 
     /// Proposes the plans and makes messages of what was granted.
@@ -364,11 +388,13 @@ impl Take {
 struct Frames<'a> {
     replica: &'a Replica,
     last: Option<(u64, Bytes)>,
+    /// Of entries and frames, so far.
+    bytes_read: usize,
 }
 
 impl<'a> Frames<'a> {
     fn new(replica: &'a Replica) -> Frames<'a> {
-        Frames { replica, last: None }
+        Frames { replica, last: None, bytes_read: 0 }
     }
 
     fn frame(&mut self, slot: &Slot) -> Result<FrameView, LookError> {
@@ -381,10 +407,12 @@ impl<'a> Frames<'a> {
                 let Some(entry) = entry else {
                     return Err(LookError::Frame(format!("log has no entry {index}, which a queue refers to")));
                 };
+                self.bytes_read += entry.payload.len();
                 self.last = Some((index, entry.payload.clone()));
                 entry.payload
             }
         };
+        self.bytes_read += slot.length as usize;
         frame_in(&payload, slot).map_err(|error| LookError::Frame(error.to_string()))
     }
 }
@@ -395,10 +423,10 @@ mod tests {
 
     #[test]
     fn the_first_message_fits_whatever_its_size_and_the_rest_by_bytes() {
-        let mut room = Room { messages: 3, bytes: ANSWER_BYTES_MAX };
+        let mut room = Room::new(3);
         assert!(room.take(u32::MAX));
         assert!(!room.take(1), "nothing beside a huge one");
-        let mut room = Room { messages: 2, bytes: ANSWER_BYTES_MAX };
+        let mut room = Room::new(2);
         assert!(room.take(10) && room.take(10));
         assert!(!room.take(10), "the batch is full");
     }
