@@ -1,1 +1,34 @@
-//! placeholder
+//! Hurts a cluster of real processes by a plan made from a seed, heals it, and judges what clients and replicas saw.
+//!
+//! - [`cluster`]: processes on this machine and the network between them, also for others who need a cluster;
+//! - [`plan`] and [`nemesis`]: what is done to it, as data, and how each fault is done and undone;
+//! - [`run()`] and [`rejudge`]: a whole run, and its verdict from the stored files alone.
+//!
+//! The verdict is the checkers' (`flotilla-checkers`), the same that judge the simulation and the demo. The program
+//! `flotilla-chaos` is a thin shell around this.
+
+pub mod availability;
+mod body;
+pub mod cluster;
+mod conductor;
+mod drain;
+pub mod history_file;
+mod incidents;
+mod judge;
+pub mod nemesis;
+mod observer;
+pub mod plan;
+mod report;
+mod rng;
+mod run;
+mod run_dir;
+mod run_record;
+mod workload;
+
+pub use conductor::FaultRecord;
+pub use judge::judge;
+pub use report::{Conclusion, Report};
+pub use run::{RunError, default_dir, rejudge, run};
+pub use run_dir::{RunDir, RunDirError};
+pub use run_record::{RunRecord, Settings};
+pub use workload::CallCounts;

@@ -1,19 +1,14 @@
 //! `flotilla`: one binary for servers, clients and the demonstration that messages survive.
 
 mod base64;
-mod child_server;
-mod cluster_view;
 mod command_line;
 mod commands;
 mod connect_options;
 mod failure;
-mod free_ports;
 mod hints;
 mod lines;
-mod local_cluster;
 mod logging;
 mod output;
-mod process_cpu;
 mod progress;
 mod quantity;
 mod ready_line;

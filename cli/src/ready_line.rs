@@ -2,10 +2,9 @@
 
 use std::fmt::Display;
 
-use crate::output;
+use flotilla_chaos::cluster::READY_PREFIX;
 
-/// Each ready line starts with this.
-pub const READY_PREFIX: &str = "ready";
+use crate::output;
 
 /// Prints `ready: WHAT` and flushes it, so that a waiting parent sees it at once.
 ///

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{ArgGroup, Args};
+use flotilla_chaos::cluster::{
+    ClusterDir, ClusterView, ClusterViewError, LocalCluster, LocalClusterConfig, LocalClusterError, process_cpu,
+};
 use flotilla_client::{
     Client, ClientConfig, ConfigErrors, OutgoingMessage, Producer, ProducerConfig, SendError, TopicSpec,
 };
@@ -18,12 +21,9 @@ use flotilla_runtime::{Either, Instant, Runtime, Task, select};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::cluster_view::{ClusterView, ClusterViewError};
 use crate::connect_options::topic_name;
 use crate::failure::Failure;
-use crate::local_cluster::{ClusterDir, LocalCluster, LocalClusterConfig, LocalClusterError};
 use crate::output;
-use crate::process_cpu;
 use crate::progress::Progress;
 use crate::quantity::{QuantityError, format_count, format_duration, parse_bytes, parse_duration};
 use crate::stop_signal::StopSignals;
@@ -110,6 +110,8 @@ fn body_size(text: &str) -> Result<u64, BodySizeError> {
 enum BenchError {
     #[error("no folder for the servers: {0}")]
     Folder(#[source] std::io::Error),
+    #[error("the path of this program is not known: {0}")]
+    NoProgram(#[source] std::io::Error),
     #[error(transparent)]
     Cluster(#[from] LocalClusterError),
     #[error(transparent)]
@@ -184,12 +186,14 @@ async fn run_local(
     runtime: &Runtime,
 ) -> Result<BenchReport, BenchError> {
     let config = LocalClusterConfig {
+        program: std::env::current_exe().map_err(BenchError::NoProgram)?,
         cluster: "bench",
         dir: dir.to_owned(),
         replicas,
         segment_bytes: SEGMENT_BYTES,
         data_quota_bytes: DATA_QUOTA_BYTES,
         log_level: "warn".to_owned(),
+        has_links: false,
     };
     let cluster =
         unless_interrupted(signals, async { Ok(LocalCluster::start(config, runtime.clone()).await?) }).await?;

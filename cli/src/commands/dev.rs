@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use flotilla_broker::{Broker, BrokerConfig, ReplicaConfig};
+use flotilla_chaos::cluster::{ClusterView, ClusterViewError};
 use flotilla_namesrv::{Namesrv, NamesrvConfig};
 use flotilla_proto::client::{CallOptions, Connector, TonicConnector};
 use flotilla_proto::namesrv::{ListBrokersRequest, ReplicaRole};
@@ -13,7 +14,6 @@ use flotilla_runtime::{Runtime, Task};
 use futures::future::{join_all, select_all};
 
 use super::serve::{Server, serve_until_stopped, start_unless_stopped};
-use crate::cluster_view::{ClusterView, ClusterViewError};
 use crate::failure::Failure;
 use crate::output;
 use crate::quantity::{format_bytes, parse_bytes};

@@ -1,12 +1,12 @@
 //! `flotilla admin cluster`.
 
 use clap::Subcommand;
+use flotilla_chaos::cluster::{index_text, role_text};
 use flotilla_client::{AdminClient, FromReplica};
 use flotilla_proto::admin::ClusterStatusReply;
 use serde::Serialize;
 
 use super::{print, while_doing};
-use crate::cluster_view::{index_text, role_text};
 use crate::failure::Failure;
 use crate::table::Table;
 

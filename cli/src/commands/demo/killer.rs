@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use flotilla_chaos::cluster::{ClusterView, ClusterViewError, LocalCluster, LocalClusterError};
 use flotilla_runtime::{Instant, Runtime};
 use serde::Serialize;
 
 use super::workload::Tally;
-use crate::cluster_view::{ClusterView, ClusterViewError};
-use crate::local_cluster::{LocalCluster, LocalClusterError};
 
 /// How long a new leader may take; far above what is promised, since then the demo fails anyway.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use flotilla_chaos::cluster::{
+    ClusterDir, ClusterView, ClusterViewError, Leader, LocalCluster, LocalClusterConfig, LocalClusterError,
+};
 use flotilla_client::{
     Client, ClientConfig, ConfigErrors, GroupSpec, ProducerConfig, SendError, SimpleConsumerConfig, TopicSpec,
 };
@@ -22,9 +25,7 @@ use self::killer::{KillerError, kill_leaders};
 use self::pacer::Pacer;
 use self::report::{DemoReport, Evidence};
 use self::workload::{INVISIBLE, NUMBER_BYTES, Received, Sent, Tally, receive_until_drained, send_in_turn};
-use crate::cluster_view::{ClusterView, ClusterViewError, Leader};
 use crate::failure::Failure;
-use crate::local_cluster::{ClusterDir, LocalCluster, LocalClusterConfig, LocalClusterError};
 use crate::output;
 use crate::progress::Progress;
 use crate::quantity::{QuantityError, format_count, parse_bytes};
@@ -108,6 +109,8 @@ fn body_size(text: &str) -> Result<u64, BodySizeError> {
 enum DemoError {
     #[error("no folder for the demo: {0}")]
     Folder(#[source] std::io::Error),
+    #[error("the path of this program is not known: {0}")]
+    NoProgram(#[source] std::io::Error),
     #[error(transparent)]
     Cluster(#[from] LocalClusterError),
     #[error(transparent)]
@@ -172,12 +175,14 @@ async fn run_in(
     runtime: &Runtime,
 ) -> Result<Evidence, DemoError> {
     let config = LocalClusterConfig {
+        program: std::env::current_exe().map_err(DemoError::NoProgram)?,
         cluster: "demo",
         dir: dir.to_owned(),
         replicas: REPLICAS,
         segment_bytes: SEGMENT_BYTES,
         data_quota_bytes: DATA_QUOTA_BYTES,
         log_level: "info,openraft=warn".to_owned(),
+        has_links: false,
     };
     let mut cluster = match select(LocalCluster::start(config, runtime.clone()), signals.next()).await {
         Either::Left(cluster) => cluster?,

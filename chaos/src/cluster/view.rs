@@ -23,16 +23,32 @@ pub struct ClusterView {
 /// What did not happen in time.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterViewError {
+    /// Nobody led.
     #[error("no replica could lead within {waited:?}: {states}")]
-    NoLeader { waited: Duration, states: String },
+    NoLeader {
+        /// How long was waited.
+        waited: Duration,
+        /// What each replica said last.
+        states: String,
+    },
+    /// A replica is too slow.
     #[error("replica {node} had not caught up within {waited:?}: {states}")]
-    Behind { node: u64, waited: Duration, states: String },
+    Behind {
+        /// Which one.
+        node: u64,
+        /// How long was waited.
+        waited: Duration,
+        /// What each replica said last.
+        states: String,
+    },
 }
 
 /// A replica that leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader {
+    /// Which one.
     pub node: u64,
+    /// In which term.
     pub term: u64,
 }
 
@@ -64,6 +80,9 @@ impl ClusterView {
     }
 
     /// Waits for a replica that leads in a term after `after_term` and can take writes.
+    ///
+    /// # Errors
+    /// If none does within `timeout`.
     pub async fn await_leader(&self, after_term: u64, timeout: Duration) -> Result<Leader, ClusterViewError> {
         let deadline = self.runtime.now() + timeout;
         loop {
@@ -84,6 +103,9 @@ impl ClusterView {
     }
 
     /// Waits until a replica has applied what was committed a moment before it was asked.
+    ///
+    /// # Errors
+    /// If it has not within `timeout`.
     pub async fn await_caught_up(&self, node: u64, timeout: Duration) -> Result<(), ClusterViewError> {
         let deadline = self.runtime.now() + timeout;
         let mut committed_before: Option<u64> = None;

@@ -1,0 +1,347 @@
+//! A namesrv and broker replicas as child processes of this one, on free loopback ports, in one folder.
+//!
+//! The children hold the read end of a pipe that only this process holds open: when it ends, however
+//! it ends, they see the end of their stdin and stop. Dropping a [`LocalCluster`] kills them.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flotilla_runtime::{Runtime, Task};
+use futures::future::{join_all, try_join_all};
+
+use super::child_server::{ChildServer, ChildServerError};
+use super::free_ports::free_ports;
+use super::links::Links;
+use super::process_cpu;
+use super::signal::Signal;
+
+/// How long a child may take to print its ready line.
+const READY_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct LocalClusterConfig {
+    /// The `flotilla` binary.
+    pub program: PathBuf,
+    /// Name of the cluster, which its data folders remember.
+    pub cluster: &'static str,
+    /// Holds one data folder and one log file per process.
+    pub dir: PathBuf,
+    /// 1 to 5.
+    pub replicas: u32,
+    /// Size of one log segment.
+    pub segment_bytes: u64,
+    /// Quota of one replica's data.
+    pub data_quota_bytes: u64,
+    /// Log filter of the children, see `--log-level`.
+    pub log_level: String,
+    /// Replicas reach each other through [`Links`], so that these can be hurt; else directly.
+    pub has_links: bool,
+}
+
+/// Why the cluster could not be started or a replica not be hurt or healed.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalClusterError {
+    /// The machine has too few free ports.
+    #[error("no free ports for the cluster: {0}")]
+    NoPorts(#[source] io::Error),
+    /// A process did not do what it should.
+    #[error(transparent)]
+    Child(#[from] ChildServerError),
+}
+
+/// One replica, running or killed.
+struct Replica {
+    node: u64,
+    arguments: Vec<String>,
+    client_address: SocketAddr,
+    log: PathBuf,
+    process: Option<ChildServer>,
+    is_paused: bool,
+    /// CPU time of earlier lives of this replica, as last seen.
+    cpu_before: Duration,
+}
+
+/// The running cluster.
+pub struct LocalCluster {
+    program: PathBuf,
+    runtime: Runtime,
+    namesrv: ChildServer,
+    namesrv_address: SocketAddr,
+    replicas: Vec<Replica>,
+    links: Option<Links>,
+}
+
+impl LocalCluster {
+    /// Starts all processes and waits until each has said that it is ready. There may be no leader yet.
+    ///
+    /// # Errors
+    /// [`LocalClusterError`] names the process that did not start and shows the end of its log.
+    pub async fn start(config: LocalClusterConfig, runtime: Runtime) -> Result<LocalCluster, LocalClusterError> {
+        let count = config.replicas as usize;
+        let ports = free_ports(1 + 2 * count, &runtime).map_err(LocalClusterError::NoPorts)?;
+        let address = |at: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, ports[at]));
+        let namesrv_address = address(0);
+        let nodes: Vec<u64> = (1..=u64::from(config.replicas)).collect();
+        let peer_addresses: Vec<(u64, SocketAddr)> =
+            nodes.iter().enumerate().map(|(at, node)| (*node, address(1 + count + at))).collect();
+        let links = match config.has_links {
+            true => Some(Links::open(&peer_addresses, &runtime).await.map_err(LocalClusterError::NoPorts)?),
+            false => None,
+        };
+
+        let mut namesrv_arguments = vec!["namesrv".to_owned(), "--listen".to_owned(), namesrv_address.to_string()];
+        namesrv_arguments.extend(common_arguments(&config));
+        let namesrv_log = config.dir.join("namesrv.log");
+        let namesrv =
+            ChildServer::start("namesrv", &config.program, &namesrv_arguments, &namesrv_log, READY_TIMEOUT, &runtime)
+                .await?;
+
+        let mut replicas = Vec::with_capacity(count);
+        for (at, node) in nodes.iter().copied().enumerate() {
+            let mut arguments: Vec<String> =
+                ["broker", "--cluster", config.cluster, "--group", "group-a"].map(str::to_owned).to_vec();
+            let data = config.dir.join(format!("broker-{node}"));
+            for (flag, value) in [
+                ("--node", node.to_string()),
+                ("--data-dir", data.display().to_string()),
+                ("--client-listen", address(1 + at).to_string()),
+                ("--peer-listen", address(1 + count + at).to_string()),
+                ("--namesrv", namesrv_address.to_string()),
+                ("--segment-bytes", config.segment_bytes.to_string()),
+                ("--data-quota", config.data_quota_bytes.to_string()),
+            ] {
+                arguments.extend([flag.to_owned(), value]);
+            }
+            for (other, (member, peer)) in peer_addresses.iter().enumerate() {
+                // Each replica has its own view of where the others are: behind its own links.
+                let peer = links.as_ref().and_then(|links| links.address(node, *member)).unwrap_or(*peer);
+                arguments.extend(["--replica".to_owned(), format!("{member}={},{peer}", address(1 + other))]);
+            }
+            arguments.extend(common_arguments(&config));
+            replicas.push(Replica {
+                node,
+                arguments,
+                client_address: address(1 + at),
+                log: config.dir.join(format!("broker-{node}.log")),
+                process: None,
+                is_paused: false,
+                cpu_before: Duration::ZERO,
+            });
+        }
+        let mut cluster = LocalCluster { program: config.program, runtime, namesrv, namesrv_address, replicas, links };
+        cluster.restart_all(&nodes).await?;
+        Ok(cluster)
+    }
+
+    /// `host:port` of the namesrv.
+    pub fn namesrv_address(&self) -> String {
+        self.namesrv_address.to_string()
+    }
+
+    /// `host:port` of each replica, dead ones included.
+    pub fn client_addresses(&self) -> Vec<String> {
+        self.replicas.iter().map(|replica| replica.client_address.to_string()).collect()
+    }
+
+    /// The numbers of all replicas, dead ones included.
+    pub fn nodes(&self) -> Vec<u64> {
+        self.replicas.iter().map(|replica| replica.node).collect()
+    }
+
+    /// The replicas that run no process now.
+    pub fn dead_nodes(&self) -> Vec<u64> {
+        self.replicas.iter().filter(|replica| replica.process.is_none()).map(|replica| replica.node).collect()
+    }
+
+    /// The replicas that are frozen.
+    pub fn paused_nodes(&self) -> Vec<u64> {
+        self.replicas.iter().filter(|replica| replica.is_paused).map(|replica| replica.node).collect()
+    }
+
+    /// The network between the replicas, if the cluster was started with one to be hurt.
+    pub fn links(&self) -> Option<&Links> {
+        self.links.as_ref()
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub async fn kill(&mut self, node: u64) -> Result<(), LocalClusterError> {
+        self.kill_all(&[node]).await
+    }
+
+    /// SIGKILL to all of them at once, then waits until they are gone.
+    ///
+    /// # Errors
+    /// If the system refuses; the others are killed nevertheless.
+    pub async fn kill_all(&mut self, nodes: &[u64]) -> Result<(), LocalClusterError> {
+        let mut ending = Vec::new();
+        for node in nodes {
+            let replica = self.replica(*node);
+            replica.is_paused = false;
+            if let Some(process) = replica.process.take() {
+                replica.cpu_before += process_cpu::cpu_time(process.pid()).unwrap_or_default();
+                ending.push(process.kill());
+            }
+        }
+        // The first poll of each sends its signal: nobody is waited for before all have theirs.
+        join_all(ending).await.into_iter().collect::<Result<Vec<()>, _>>()?;
+        Ok(())
+    }
+
+    /// Starts a killed replica again on its data; returns once it is ready.
+    ///
+    /// # Errors
+    /// If it does not get ready.
+    pub async fn restart(&mut self, node: u64) -> Result<(), LocalClusterError> {
+        self.restart_all(&[node]).await
+    }
+
+    /// Starts all of them at once: one after the other would cost a start each. Those that run go on as they are.
+    ///
+    /// # Errors
+    /// If one does not get ready; the others are started nevertheless.
+    pub async fn restart_all(&mut self, nodes: &[u64]) -> Result<(), LocalClusterError> {
+        let mut starting: Vec<(u64, Task<Result<ChildServer, ChildServerError>>)> = Vec::new();
+        for replica in self.replicas.iter().filter(|replica| nodes.contains(&replica.node)) {
+            if replica.process.is_some() {
+                continue;
+            }
+            let (program, runtime) = (self.program.clone(), self.runtime.clone());
+            let (name, arguments, log) = (replica.name(), replica.arguments.clone(), replica.log.clone());
+            let start = self.runtime.spawn("start-replica", async move {
+                ChildServer::start(&name, &program, &arguments, &log, READY_TIMEOUT, &runtime).await
+            });
+            starting.push((replica.node, start));
+        }
+        let mut failure = None;
+        for (node, start) in starting {
+            match start.await.expect("starting a child neither panics nor is cancelled") {
+                Ok(process) => self.replica(node).process = Some(process),
+                Err(error) => failure = Some(error),
+            }
+        }
+        failure.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Starts a killed replica and kills it again after `life`, ready or not.
+    ///
+    /// # Errors
+    /// If it cannot be started, or ends by itself before that.
+    pub async fn restart_for(&mut self, node: u64, life: Duration) -> Result<(), LocalClusterError> {
+        let (program, runtime) = (self.program.clone(), self.runtime.clone());
+        let replica = self.replica(node);
+        replica.process = Some(ChildServer::spawn(&replica.name(), &program, &replica.arguments, &replica.log)?);
+        runtime.sleep(life).await;
+        let lives = self.replica(node).process.as_mut().map_or(Ok(()), ChildServer::check_alive);
+        self.kill(node).await?;
+        Ok(lives?)
+    }
+
+    /// SIGSTOP: the replica stands still with its connections open. Does nothing to a dead one.
+    ///
+    /// # Errors
+    /// If it has ended by itself, or the system refuses.
+    pub fn pause(&mut self, node: u64) -> Result<(), LocalClusterError> {
+        let replica = self.replica(node);
+        if let Some(process) = &mut replica.process {
+            process.signal(Signal::Stop)?;
+            replica.is_paused = true;
+        }
+        Ok(())
+    }
+
+    /// SIGCONT: a paused replica goes on as if nothing had happened.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn resume(&mut self, node: u64) -> Result<(), LocalClusterError> {
+        let replica = self.replica(node);
+        replica.is_paused = false;
+        if let Some(process) = &mut replica.process {
+            process.signal(Signal::Continue)?;
+        }
+        Ok(())
+    }
+
+    /// SIGTERM, and SIGKILL after `timeout`; true if the replica ended by SIGTERM.
+    ///
+    /// # Errors
+    /// If it has ended by itself, or the system refuses.
+    pub async fn stop(&mut self, node: u64, timeout: Duration) -> Result<bool, LocalClusterError> {
+        let runtime = self.runtime.clone();
+        let replica = self.replica(node);
+        let Some(process) = replica.process.take() else { return Ok(true) };
+        replica.cpu_before += process_cpu::cpu_time(process.pid()).unwrap_or_default();
+        Ok(process.stop(timeout, &runtime).await?)
+    }
+
+    /// An error if a process that should live has ended.
+    ///
+    /// # Errors
+    /// The first such process.
+    pub fn check_alive(&mut self) -> Result<(), LocalClusterError> {
+        self.namesrv.check_alive()?;
+        for replica in &mut self.replicas {
+            if let Some(process) = &mut replica.process {
+                process.check_alive()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replicas that have ended though nobody asked them to, each with how; they count as dead from now on.
+    pub fn take_fallen(&mut self) -> Vec<(u64, ChildServerError)> {
+        let mut fallen = Vec::new();
+        for replica in &mut self.replicas {
+            if let Some(process) = &mut replica.process
+                && let Err(error) = process.check_alive()
+            {
+                replica.process = None;
+                replica.is_paused = false;
+                fallen.push((replica.node, error));
+            }
+        }
+        fallen
+    }
+
+    /// CPU time that all servers have used so far; `None` where the system does not tell.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        let mut total = process_cpu::cpu_time(self.namesrv.pid())?;
+        for replica in &self.replicas {
+            total += replica.cpu_before;
+            if let Some(process) = &replica.process {
+                total += process_cpu::cpu_time(process.pid())?;
+            }
+        }
+        Some(total)
+    }
+
+    /// Kills all and waits until they are gone: nothing of their data is needed that a crash would not leave as well.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub async fn end(self) -> Result<(), LocalClusterError> {
+        let processes = self.replicas.into_iter().filter_map(|replica| replica.process).chain([self.namesrv]);
+        try_join_all(processes.map(ChildServer::kill)).await?;
+        Ok(())
+    }
+
+    fn replica(&mut self, node: u64) -> &mut Replica {
+        self.replicas.iter_mut().find(|replica| replica.node == node).expect("only nodes of this cluster are asked for")
+    }
+}
+
+impl Replica {
+    fn name(&self) -> String {
+        format!("broker {}", self.node)
+    }
+}
+
+fn common_arguments(config: &LocalClusterConfig) -> [String; 3] {
+    ["--stop-when-stdin-closes".to_owned(), "--log-level".to_owned(), config.log_level.clone()]
+}

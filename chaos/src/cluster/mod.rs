@@ -1,0 +1,18 @@
+//! A cluster of real processes on this machine: start it, hurt it, ask it, end it.
+
+mod child_server;
+mod cluster_dir;
+mod free_ports;
+pub mod links;
+mod local_cluster;
+pub mod process_cpu;
+mod signal;
+mod view;
+
+pub use child_server::{ChildServerError, READY_PREFIX};
+pub use cluster_dir::ClusterDir;
+pub use free_ports::free_ports;
+pub use links::Links;
+pub use local_cluster::{LocalCluster, LocalClusterConfig, LocalClusterError};
+pub use signal::Signal;
+pub use view::{ClusterView, ClusterViewError, Leader, index_text, role_text};

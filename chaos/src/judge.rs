@@ -1,0 +1,260 @@
+//! Holds a stored run against what the cluster promises. Looks at nothing but the files, so it can be asked again.
+
+use std::collections::BTreeMap;
+
+use flotilla_checkers::{
+    Delivery, Dump, Event, Finding, History, HistoryError, Property, QueueDump, QueueKey, Report as Counts,
+    SendOutcome, SlotDump, check, no_lost_ack, replicas_agree,
+};
+
+use crate::availability::{by_kind, outages};
+use crate::drain::DRAIN_PROCESS;
+use crate::report::{Conclusion, Report};
+use crate::run_record::RunRecord;
+
+/// Judges a run. Fails only if the history contradicts itself.
+///
+/// # Errors
+/// [`HistoryError`] if events cannot be paired.
+pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryError> {
+    let mut history = History::from_events(events)?;
+    let replicas = std::mem::take(&mut history.dumps);
+    let (drained, consumed): (Vec<Delivery>, Vec<Delivery>) =
+        history.deliveries.iter().cloned().partition(|delivery| delivery.consumer.starts_with(DRAIN_PROCESS));
+    let counts = Counts::of(&history.sends, &consumed);
+
+    // Replicas tell their digests, which cover every queue's content; the content itself was read once, from the group.
+    let was_drained = !drained.is_empty() || counts.acked == 0;
+    if was_drained {
+        history.dumps = vec![content_of(&drained)];
+    }
+    let mut findings = check(&history).findings;
+    let mut add = |property, details: Vec<String>| {
+        findings.extend(details.into_iter().map(|detail| Finding { property, detail }));
+    };
+    add(Property::ReplicasAgree, texts(replicas_agree::find(&replicas, true)));
+    let has_ended = replicas.len() as u64 == record.settings.replicas;
+    if was_drained {
+        // Every consumer group gets every message, not only the one of the last look.
+        add(Property::NoLostAck, texts(no_lost_ack::among_deliveries(&history.sends, &consumed)));
+    }
+
+    let mut incidents = record.incidents.clone();
+    if !has_ended {
+        incidents.push(format!(
+            "only {} of {} replicas tell their state at the end: what they hold cannot be compared",
+            replicas.len(),
+            record.settings.replicas
+        ));
+    }
+    if !was_drained {
+        incidents.push("nothing was read at the end: what is lost cannot be said".to_owned());
+    }
+
+    let mut acked_ns: Vec<u64> = history
+        .sends
+        .iter()
+        .filter(|send| matches!(send.outcome, SendOutcome::Acked(_)))
+        .map(|send| send.completed_ns)
+        .collect();
+    acked_ns.sort_unstable();
+    let outages = outages(&acked_ns, &record.faults, record.load_ended_ns);
+    let void = void_reasons(&acked_ns, record);
+    let conclusion = match (findings.is_empty() && incidents.is_empty(), void.is_empty()) {
+        (false, _) => Conclusion::Broken,
+        (true, false) => Conclusion::Void,
+        (true, true) => Conclusion::Good,
+    };
+    let terms: Vec<u64> = history.leaders.iter().map(|seen| seen.term).collect();
+    Ok(Report {
+        conclusion,
+        settings: record.settings.clone(),
+        sent: counts.sent,
+        acked: counts.acked,
+        unknown: counts.unknown,
+        unknown_stored: counts.recovered,
+        not_stored: counts.refused,
+        received: counts.received,
+        redelivered: counts.redelivered,
+        calls: record.calls.clone(),
+        elections: terms.iter().max().zip(terms.iter().min()).map_or(0, |(max, min)| max - min),
+        availability: by_kind(&outages),
+        outages,
+        faults: record.faults.clone(),
+        applied_index: replicas.first().map_or(0, |dump| dump.applied_index),
+        digest: replicas.first().map(|dump| dump.digest.clone()).unwrap_or_default(),
+        findings,
+        incidents,
+        void,
+        load_ms: record.load_ended_ns.saturating_sub(record.load_started_ns) / 1_000_000,
+        total_ms: record.total_ms,
+        command: record.settings.command(),
+    })
+}
+
+/// Why a run without findings proves nothing.
+fn void_reasons(acked_ns: &[u64], record: &RunRecord) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if acked_ns.is_empty() {
+        reasons.push("nothing was acknowledged".to_owned());
+    }
+    let done = record.faults.iter().filter(|fault| fault.problem.is_none());
+    if !record.settings.faults.is_empty() && done.clone().count() == 0 {
+        reasons.push("no fault was done".to_owned());
+    }
+    if let Some(healed_ns) = done.map(|fault| fault.healed_ns).max()
+        && acked_ns.last().is_none_or(|last| *last <= healed_ns)
+    {
+        reasons.push("nothing was acknowledged after the last fault was healed".to_owned());
+    }
+    reasons
+}
+
+/// What stands in the queues by the drain's word, as the dump of a replica 0 that stands for the group. Where it saw two
+/// things at one offset the first stands here; the checkers hold the other against it.
+fn content_of(drained: &[Delivery]) -> Dump {
+    let mut queues: BTreeMap<&QueueKey, BTreeMap<u64, &str>> = BTreeMap::new();
+    for delivery in drained {
+        queues.entry(&delivery.queue).or_default().entry(delivery.offset).or_insert(&delivery.message_id);
+    }
+    let slot = |(offset, message_id): (u64, &str)| SlotDump {
+        offset,
+        message_id: message_id.to_owned(),
+        log_index: 0,
+        ordinal: 0,
+    };
+    let queues = queues.into_iter().map(|(queue, slots)| QueueDump {
+        queue: queue.clone(),
+        // Retention is off in these runs: a queue begins at 0.
+        offset_min: 0,
+        slots: slots.into_iter().map(slot).collect(),
+    });
+    Dump { replica: 0, applied_index: 0, digest: String::new(), queues: queues.collect() }
+}
+
+fn texts(found: Vec<impl ToString>) -> Vec<String> {
+    found.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_checkers::{Ack, EventKind, Leadership, Operation, Recorder};
+
+    use super::*;
+    use crate::conductor::FaultRecord;
+    use crate::nemesis::FaultKind;
+    use crate::run_record::Settings;
+    use crate::workload::CallCounts;
+
+    fn queue() -> QueueKey {
+        QueueKey::new("chaos", 0)
+    }
+
+    fn send(recorder: &mut Recorder, at: u64, id: &str, offset: u64) {
+        let ack = Some(Ack { term: Some(1), leader: Some(1), ..Ack::at(queue(), offset) });
+        recorder.record(at, "p", EventKind::Invoke, Operation::Send { message_id: id.into(), ack: None });
+        recorder.record(at + 1, "p", EventKind::Ok, Operation::Send { message_id: id.into(), ack });
+    }
+
+    fn receive(recorder: &mut Recorder, process: &str, seen: &[(u64, &str)]) {
+        let deliveries = seen.iter().map(|(offset, id)| Delivery::new(process, queue(), *offset, *id)).collect();
+        recorder.record(1_000, process, EventKind::Ok, Operation::Receive { deliveries });
+    }
+
+    fn dump(recorder: &mut Recorder, replica: u64, digest: &str) {
+        let dump = Dump { replica, applied_index: 9, digest: digest.into(), queues: Vec::new() };
+        recorder.record(2_000, "harness", EventKind::Ok, Operation::Dump(dump));
+    }
+
+    fn good() -> Recorder {
+        let mut recorder = Recorder::default();
+        recorder.record(1, "observer", EventKind::Ok, Operation::Leader(Leadership { term: 1, leader: 1 }));
+        send(&mut recorder, 10, "1-0", 0);
+        send(&mut recorder, 500, "1-1", 1);
+        receive(&mut recorder, "consumer-1", &[(0, "1-0"), (1, "1-1")]);
+        receive(&mut recorder, "drain-1", &[(0, "1-0")]);
+        receive(&mut recorder, "drain-2", &[(1, "1-1")]);
+        (1..=3).for_each(|replica| dump(&mut recorder, replica, "d"));
+        recorder
+    }
+
+    fn record() -> RunRecord {
+        let fault = FaultRecord {
+            number: 1,
+            kind: FaultKind::KillLeader,
+            targets: vec![1],
+            started_ns: 20,
+            struck_ns: 21,
+            healed_ns: 40,
+            disturbed: None,
+            problem: None,
+        };
+        RunRecord {
+            settings: Settings { seed: 1, faults: vec![FaultKind::KillLeader], duration_ms: 1, rate: 1, replicas: 3 },
+            faults: vec![fault],
+            incidents: Vec::new(),
+            calls: CallCounts::default(),
+            load_started_ns: 0,
+            load_ended_ns: 600,
+            total_ms: 1,
+        }
+    }
+
+    fn properties(recorder: &Recorder) -> Vec<Property> {
+        judge(recorder.events(), &record()).unwrap().findings.into_iter().map(|finding| finding.property).collect()
+    }
+
+    #[test]
+    fn a_good_run_is_good() {
+        let report = judge(good().events(), &record()).unwrap();
+        assert_eq!((report.conclusion, report.acked, report.availability.len()), (Conclusion::Good, 2, 1), "{report}");
+    }
+
+    #[test]
+    fn an_acked_message_that_the_drain_or_the_consumers_miss_is_lost() {
+        let mut recorder = good();
+        send(&mut recorder, 550, "1-2", 2);
+        assert_eq!(properties(&recorder), [Property::NoLostAck, Property::NothingTakenBack, Property::NoLostAck]);
+        receive(&mut recorder, "drain-1", &[(2, "1-2")]);
+        assert_eq!(properties(&recorder), [Property::NoLostAck]);
+        receive(&mut recorder, "consumer-1", &[(2, "1-2")]);
+        assert_eq!(properties(&recorder), []);
+    }
+
+    #[test]
+    fn a_differing_digest_and_a_missing_replica_are_found() {
+        let mut recorder = good();
+        dump(&mut recorder, 4, "other");
+        assert!(properties(&recorder).contains(&Property::ReplicasAgree));
+        let events: Vec<Event> = good().events().iter().take(9).cloned().collect();
+        let report = judge(&events, &record()).unwrap();
+        assert_eq!((report.conclusion, report.incidents.len()), (Conclusion::Broken, 1), "{report}");
+    }
+
+    #[test]
+    fn a_second_leader_of_a_term_is_found_by_what_an_ack_says() {
+        let mut recorder = good();
+        recorder.record(3_000, "observer", EventKind::Ok, Operation::Leader(Leadership { term: 1, leader: 2 }));
+        assert_eq!(properties(&recorder), [Property::OneLeaderPerTerm]);
+    }
+
+    #[test]
+    fn a_run_that_proves_nothing_is_void() {
+        let mut late = record();
+        late.faults[0].healed_ns = 10_000;
+        let report = judge(good().events(), &late).unwrap();
+        assert_eq!(report.conclusion, Conclusion::Void, "{report}");
+        let mut undone = record();
+        undone.faults[0].problem = Some("refused".into());
+        assert_eq!(judge(good().events(), &undone).unwrap().void, ["no fault was done"]);
+        undone.settings.faults.clear();
+        assert_eq!(judge(good().events(), &undone).unwrap().conclusion, Conclusion::Good, "a control has no faults");
+    }
+
+    #[test]
+    fn an_incident_is_as_bad_as_a_finding() {
+        let mut wrong = record();
+        wrong.incidents.push("broker 2 ended by itself".into());
+        assert_eq!(judge(good().events(), &wrong).unwrap().conclusion, Conclusion::Broken);
+    }
+}

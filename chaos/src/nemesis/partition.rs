@@ -1,0 +1,123 @@
+//! The replicas fall into two parts that do not hear each other. Clients still reach both.
+
+use serde::{Deserialize, Serialize};
+
+use super::{About, Field, FieldError, Nemesis};
+use crate::cluster::Links;
+use crate::cluster::links::{Door, Traffic};
+use crate::rng::Rng;
+
+pub(super) const LEADER: About = About {
+    what: "the leader and the rest do not hear each other; clients still reach the leader, which must not acknowledge",
+    heals: "the links pass again; held bytes then arrive, closed connections are opened anew",
+};
+pub(super) const HALVES: About = About {
+    what: "a random minority and the rest do not hear each other",
+    heals: "the links pass again; held bytes then arrive, closed connections are opened anew",
+};
+
+/// How the network fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Style {
+    /// Bytes do not arrive and nobody is told.
+    Silent,
+    /// Connections are closed, and new ones at once again.
+    Reset,
+}
+
+impl Style {
+    pub(super) fn draw(rng: &mut Rng) -> Style {
+        if rng.coin() { Style::Silent } else { Style::Reset }
+    }
+}
+
+/// Where the border runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "border", rename_all = "kebab-case")]
+pub enum Border {
+    /// Between whoever leads then and the rest.
+    Leader,
+    /// Around these.
+    Halves {
+        /// Fewer than half of the replicas.
+        minority: Vec<u64>,
+    },
+}
+
+/// Two parts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partition {
+    /// Who is on which side.
+    #[serde(flatten)]
+    pub border: Border,
+    /// What bytes and connections meet there.
+    pub style: Style,
+}
+
+impl Partition {
+    pub(super) fn around_leader(rng: &mut Rng) -> Partition {
+        Partition { border: Border::Leader, style: Style::draw(rng) }
+    }
+
+    pub(super) fn halves(rng: &mut Rng, replicas: u64) -> Partition {
+        let all: Vec<u64> = (1..=replicas).collect();
+        let mut minority = rng.shuffled(&all);
+        minority.truncate(((replicas - 1) / 2).max(1) as usize);
+        minority.sort_unstable();
+        Partition { border: Border::Halves { minority }, style: Style::draw(rng) }
+    }
+
+    fn apply(&self, links: &Links, part: &[u64], rest: &[u64], is_hurt: bool) {
+        let (traffic, door) = match (is_hurt, self.style) {
+            (false, _) => (Traffic::Flows, Door::Open),
+            (true, Style::Silent) => (Traffic::Held, Door::Open),
+            (true, Style::Reset) => (Traffic::Flows, Door::Closed),
+        };
+        for (one, other) in part.iter().flat_map(|one| rest.iter().map(move |other| (*one, *other))) {
+            for (from, to) in [(one, other), (other, one)] {
+                links.set_traffic(from, to, traffic);
+                links.set_door(from, to, door);
+            }
+        }
+    }
+}
+
+impl Nemesis for Partition {
+    async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
+        let part = match &self.border {
+            Border::Leader => vec![field.leader().await?],
+            Border::Halves { minority } => minority.clone(),
+        };
+        self.apply(field.links()?, &part, &rest_of(field, &part), true);
+        Ok(part)
+    }
+
+    async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
+        self.apply(field.links()?, targets, &rest_of(field, targets), false);
+        Ok(())
+    }
+}
+
+fn rest_of(field: &Field, part: &[u64]) -> Vec<u64> {
+    field.cluster.nodes().into_iter().filter(|node| !part.contains(node)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drawn_part_is_a_minority() {
+        let mut rng = Rng::new(1);
+        for replicas in [2, 3, 5] {
+            for _ in 0..50 {
+                let Border::Halves { minority } = Partition::halves(&mut rng, replicas).border else {
+                    panic!("halves have halves")
+                };
+                assert!(!minority.is_empty() && minority.len() as u64 * 2 <= replicas, "{minority:?}");
+                assert!(minority.iter().all(|node| (1..=replicas).contains(node)));
+            }
+        }
+    }
+}

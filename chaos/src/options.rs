@@ -1,0 +1,153 @@
+//! What can be written behind `flotilla-chaos`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use flotilla_chaos::nemesis::FaultKind;
+
+/// Hurt a Flotilla cluster of real processes, heal it, and judge whether it kept its promises.
+#[derive(Debug, Parser)]
+#[command(
+    name = "flotilla-chaos",
+    version,
+    after_help = "\
+Examples:
+  flotilla-chaos list
+  flotilla-chaos run --seed 7 --faults kill-leader,partition-leader --duration 60s --rate 500
+  flotilla-chaos run --faults none --duration 10s          the control: nothing is hurt
+  flotilla-chaos replay target/chaos/7                     judge the stored history again
+
+Exit codes: 0 every promise was kept, 1 one was not or the run proves nothing, 2 the command line was not understood"
+)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a cluster, load it, hurt it by a plan, heal it, judge it
+    Run(RunOptions),
+    /// Show every fault: what it does and how it heals
+    List,
+    /// Judge the history of an earlier run again
+    Replay {
+        /// The run's folder
+        dir: PathBuf,
+        /// Print the account as one JSON object instead
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct RunOptions {
+    /// What the plan is made from; the same seed gives the same plan [default: a random one, which is printed]
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Which faults the plan may have: names as in `list`, `all` or `none`
+    #[arg(long, value_name = "FAULT,FAULT", default_value = "all", value_parser = fault_set)]
+    pub faults: FaultSet,
+    /// How long messages are sent
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub duration: Duration,
+    /// Messages a second
+    #[arg(long, value_name = "PER_SECOND", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub rate: u64,
+    /// Replicas of the broker group: 3 or 5
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = replicas)]
+    pub replicas: u64,
+    /// Where plan, history, logs and report go; a run that is there is removed [default: target/chaos/SEED]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The flotilla binary [default: beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub flotilla: Option<PathBuf>,
+    /// Print the account as one JSON object, the last line on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// Leave the replicas' data where it is, also after a good run
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Faults as named on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultSet(pub Vec<FaultKind>);
+
+/// A value that is not understood.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    #[error("`{0}` is no fault: see `flotilla-chaos list`")]
+    Fault(String),
+    #[error("`{0}` is no duration: write for example 90s, 500ms, 5m or 1h")]
+    Duration(String),
+    #[error("`{0}` replicas are not offered: 3 or 5 are")]
+    Replicas(String),
+}
+
+fn fault_set(text: &str) -> Result<FaultSet, OptionError> {
+    match text {
+        "all" => return Ok(FaultSet(FaultKind::all().to_vec())),
+        "none" => return Ok(FaultSet(Vec::new())),
+        _ => {}
+    }
+    let fault = |name: &str| FaultKind::from_str(name.trim(), false).map_err(|_| OptionError::Fault(name.to_owned()));
+    let mut faults = text.split(',').map(fault).collect::<Result<Vec<_>, _>>()?;
+    faults.sort_unstable();
+    faults.dedup();
+    Ok(FaultSet(faults))
+}
+
+fn duration(text: &str) -> Result<Duration, OptionError> {
+    let error = || OptionError::Duration(text.to_owned());
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let number: u64 = text[..digits].parse().map_err(|_| error())?;
+    let factor_ms = match &text[digits..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(error()),
+    };
+    // A month: longer runs are typing errors.
+    let ms = number.checked_mul(factor_ms).filter(|ms| *ms <= 31 * 24 * 3_600_000).ok_or_else(error)?;
+    Ok(Duration::from_millis(ms))
+}
+
+fn replicas(text: &str) -> Result<u64, OptionError> {
+    text.parse().ok().filter(|count| [3, 5].contains(count)).ok_or_else(|| OptionError::Replicas(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn faults_are_read_by_name() {
+        let set = |text| fault_set(text).map(|set| set.0);
+        assert_eq!(set("all").unwrap(), FaultKind::all());
+        assert_eq!(set("none").unwrap(), []);
+        let two = [FaultKind::KillLeader, FaultKind::PartitionLeader];
+        assert_eq!(set("partition-leader,kill-leader,kill-leader").unwrap(), two);
+        assert_eq!(set("kill-leader,boil-sea").unwrap_err(), OptionError::Fault("boil-sea".into()));
+    }
+
+    #[test]
+    fn durations_need_a_unit_and_replicas_are_odd() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        for bad in ["5", "s", "", "5d", "-1s", "999999h"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!((replicas("5"), replicas("4")), (Ok(5), Err(OptionError::Replicas("4".into()))));
+    }
+}

@@ -1,0 +1,154 @@
+//! What will be done to a cluster, and when: data, made from the seed before anything is started.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::nemesis::{Fault, FaultKind};
+use crate::rng::Rng;
+
+/// The cluster is left alone before the first fault.
+const QUIET_START_MS: u64 = 2_000;
+/// And after the last one: something must be acknowledged there.
+pub(crate) const QUIET_END_MS: u64 = 4_000;
+/// How long a fault lasts: from far below to far above every election and session timeout.
+const HOLD_MS_MIN: u64 = 50;
+const HOLD_MS_MAX: u64 = 6_000;
+/// Between the end of a fault and the next one.
+const GAP_MS_MIN: u64 = 300;
+const GAP_MS_MAX: u64 = 4_000;
+/// What an election and a restart take, roughly.
+const RECOVERY_MS: u64 = 600;
+
+/// One fault and its time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Counted from 1.
+    pub number: u64,
+    /// When it strikes, milliseconds after the load's start; later if the fault before is not healed yet.
+    pub at_ms: u64,
+    /// How long it is left to work before it is healed.
+    pub hold_ms: u64,
+    /// Its name.
+    pub kind: FaultKind,
+    /// All that is decided ahead.
+    pub fault: Fault,
+}
+
+/// All faults of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What it was made from.
+    pub seed: u64,
+    /// Size of the cluster.
+    pub replicas: u64,
+    /// Length of the load.
+    pub duration_ms: u64,
+    /// In the order of their times.
+    pub steps: Vec<Step>,
+}
+
+impl Plan {
+    /// The plan of a seed. Every kind has its turn before one comes a second time.
+    pub fn of_seed(seed: u64, kinds: &[FaultKind], replicas: u64, duration_ms: u64) -> Plan {
+        let mut kinds = kinds.to_vec();
+        // The order in which a user names them makes no other plan.
+        kinds.sort_unstable();
+        kinds.dedup();
+        let mut rng = Rng::new(seed);
+        let mut steps = Vec::new();
+        let mut bag: Vec<FaultKind> = Vec::new();
+        let mut at_ms = QUIET_START_MS;
+        while !kinds.is_empty() {
+            if bag.is_empty() {
+                bag = rng.shuffled(&kinds);
+            }
+            let kind = bag.pop().expect("it was just filled");
+            let fault = kind.draw(&mut rng, replicas);
+            let hold_ms = rng.magnitude(HOLD_MS_MIN, HOLD_MS_MAX);
+            let hold_ms = if fault.is_held() { hold_ms } else { 0 };
+            let busy_ms = hold_ms + fault.busy_ms() + RECOVERY_MS;
+            if at_ms + busy_ms + QUIET_END_MS > duration_ms {
+                break;
+            }
+            steps.push(Step { number: steps.len() as u64 + 1, at_ms, hold_ms, kind, fault });
+            at_ms += busy_ms + rng.between(GAP_MS_MIN, GAP_MS_MAX);
+        }
+        Plan { seed, replicas, duration_ms, steps }
+    }
+
+    /// Whether any step needs links between the replicas that can be hurt.
+    pub fn needs_links(&self) -> bool {
+        self.steps.iter().any(|step| step.kind.needs_links())
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Step { number, at_ms, hold_ms, kind, fault } in &self.steps {
+            let fault = serde_json::to_string(fault).expect("numbers and strings become JSON");
+            writeln!(
+                f,
+                "{number:>3}. at {:>6.1} s for {:>4.1} s  {kind:<16} {fault}",
+                *at_ms as f64 / 1e3,
+                *hold_ms as f64 / 1e3
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(seed: u64) -> Plan {
+        Plan::of_seed(seed, FaultKind::all(), 3, 300_000)
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan_and_another_one_another() {
+        assert_eq!(plan(42), plan(42));
+        assert_ne!(plan(42).steps, plan(43).steps);
+        let reversed: Vec<FaultKind> = FaultKind::all().iter().rev().copied().collect();
+        assert_eq!(Plan::of_seed(42, &reversed, 3, 300_000), plan(42), "the order of names does not count");
+    }
+
+    #[test]
+    fn a_plan_survives_the_way_through_json() {
+        let json = serde_json::to_string_pretty(&plan(7)).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan(7));
+    }
+
+    #[test]
+    fn faults_do_not_overlap_and_both_ends_of_the_load_are_quiet() {
+        for seed in 0..50 {
+            let plan = plan(seed);
+            assert!(plan.steps[0].at_ms >= QUIET_START_MS);
+            for pair in plan.steps.windows(2) {
+                assert!(pair[0].at_ms + pair[0].hold_ms + GAP_MS_MIN <= pair[1].at_ms, "{pair:?}");
+            }
+            let last = plan.steps.last().unwrap();
+            assert!(last.at_ms + last.hold_ms + QUIET_END_MS <= plan.duration_ms);
+        }
+    }
+
+    #[test]
+    fn every_kind_has_its_turn() {
+        let plan = plan(1);
+        let seen: std::collections::BTreeSet<FaultKind> = plan.steps.iter().map(|step| step.kind).collect();
+        assert_eq!(seen.len(), FaultKind::all().len(), "{plan}");
+    }
+
+    #[test]
+    fn a_short_run_or_one_without_kinds_has_no_faults() {
+        assert_eq!(Plan::of_seed(1, FaultKind::all(), 3, 3_000).steps, []);
+        assert_eq!(Plan::of_seed(1, &[], 3, 300_000).steps, []);
+    }
+
+    #[test]
+    fn links_are_needed_only_where_they_are_hurt() {
+        assert!(!Plan::of_seed(1, &[FaultKind::KillLeader], 3, 60_000).needs_links());
+        assert!(Plan::of_seed(1, &[FaultKind::OneWay], 3, 60_000).needs_links());
+    }
+}

@@ -1,0 +1,178 @@
+//! One run from the first process to the verdict.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flotilla_checkers::{EventKind, Operation};
+use flotilla_client::{AdminError, Client, ClientConfig, ConfigErrors, GroupSpec, TopicSpec};
+use flotilla_message::{GroupName, TopicName};
+use flotilla_proto::client::TonicConnector;
+use flotilla_runtime::Runtime;
+use futures::future::join;
+
+use crate::cluster::{ClusterView, ClusterViewError, LocalCluster, LocalClusterConfig, LocalClusterError};
+use crate::conductor::{conduct, revive_fallen};
+use crate::drain::{DrainError, drain};
+use crate::history_file::HistoryFile;
+use crate::incidents::Incidents;
+use crate::judge::judge;
+use crate::nemesis::{Field, LEADER_TIMEOUT};
+use crate::observer::Observers;
+use crate::plan::Plan;
+use crate::report::Report;
+use crate::run_dir::{RunDir, RunDirError};
+use crate::run_record::{RunRecord, Settings};
+use crate::workload::{CallCounts, Workload, WorkloadConfig};
+
+const TOPIC: &str = "chaos";
+const GROUP: &str = "chaos-readers";
+const QUEUES: u32 = 6;
+/// Small, so that a minute's load fills several segments.
+const SEGMENT_BYTES: u64 = 4 << 20;
+const DATA_QUOTA_BYTES: u64 = 64 << 30;
+/// All replicas must have applied the same after so long without traffic.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Consumers are given up after so long without a new message: longer than an unacknowledged delivery is hidden.
+const CONSUME_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a run has no verdict.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Its files cannot be used.
+    #[error(transparent)]
+    Dir(#[from] RunDirError),
+    /// The history cannot be written.
+    #[error("the history cannot be written: {0}")]
+    History(#[source] std::io::Error),
+    /// The cluster did not start or did not end.
+    #[error(transparent)]
+    Cluster(#[from] LocalClusterError),
+    /// The cluster never had a leader.
+    #[error(transparent)]
+    View(#[from] ClusterViewError),
+    /// Our settings are not good.
+    #[error(transparent)]
+    Client(#[from] ConfigErrors),
+    /// The cluster takes no topic.
+    #[error("topic {TOPIC} cannot be prepared: {0}")]
+    Prepare(#[source] AdminError),
+}
+
+/// Starts a cluster, loads and hurts it by the plan, heals it, and judges what was seen. Tells on stderr what it does.
+///
+/// # Errors
+/// [`RunError`] if there is nothing to judge; a broken promise is no error but a report.
+pub async fn run(
+    settings: &Settings,
+    plan: &Plan,
+    program: PathBuf,
+    dir: &RunDir,
+    runtime: &Runtime,
+) -> Result<Report, RunError> {
+    let begun = runtime.now();
+    dir.write_plan(plan)?;
+    let history = HistoryFile::create(&dir.history_path(), runtime).map_err(RunError::History)?;
+    let config = LocalClusterConfig {
+        program,
+        cluster: "chaos",
+        dir: dir.cluster_path(),
+        replicas: u32::try_from(settings.replicas).expect("the number of replicas was limited when parsed"),
+        segment_bytes: SEGMENT_BYTES,
+        data_quota_bytes: DATA_QUOTA_BYTES,
+        log_level: "info,openraft=warn".to_owned(),
+        has_links: plan.needs_links(),
+    };
+    let cluster = LocalCluster::start(config, runtime.clone()).await?;
+    let mut record = hurt(settings, plan, cluster, Arc::new(history), runtime).await?;
+    record.total_ms = u64::try_from((runtime.now() - begun).as_millis()).unwrap_or(u64::MAX);
+    dir.write_record(&record)?;
+    let stored = dir.clone();
+    runtime.blocking(move || rejudge(&stored)).await.map_err(RunError::Dir)
+}
+
+async fn hurt(
+    settings: &Settings,
+    plan: &Plan,
+    cluster: LocalCluster,
+    history: Arc<HistoryFile>,
+    runtime: &Runtime,
+) -> Result<RunRecord, RunError> {
+    let incidents = Arc::new(Incidents::default());
+    let connector = TonicConnector::new(runtime.clone());
+    let addresses = cluster.client_addresses();
+    let view = ClusterView::new(&addresses, &connector, runtime);
+    view.await_leader(0, LEADER_TIMEOUT).await?;
+    let client = || Client::tonic(ClientConfig::of_namesrv([cluster.namesrv_address()]));
+    let (sending, receiving, looking) = (client()?, client()?, client()?);
+    let topic = TopicName::try_from(TOPIC).expect("the name is a constant and legal");
+    let group = GroupName::try_from(GROUP).expect("the name is a constant and legal");
+    let admin = looking.admin();
+    admin.create_topic(&TopicSpec::new(topic.clone(), QUEUES)).await.map_err(RunError::Prepare)?;
+    admin.create_group(&GroupSpec::new(group.clone())).await.map_err(RunError::Prepare)?;
+
+    let observers = Observers::start(&addresses, &connector, &history, runtime);
+    let mut field = Field { cluster, view, admin, runtime: runtime.clone() };
+    let started = runtime.now();
+    let until = started + Duration::from_millis(plan.duration_ms);
+    let config = WorkloadConfig { topic: topic.clone(), group, rate: settings.rate, seed: settings.seed };
+    let mut workload =
+        Workload::start(config, &sending, &receiving, until, history.clone(), incidents.clone(), runtime)?;
+    eprintln!("chaos: {} replicas are up; load for {} ms", settings.replicas, plan.duration_ms);
+    let (faults, ()) = join(conduct(plan, started, &mut field, &history, &incidents), workload.sending_is_over()).await;
+
+    eprintln!("chaos: {} messages acknowledged; healing, and reading everything", workload.acked());
+    if let Err(error) = field.heal_all().await {
+        incidents.add(format!("the cluster cannot be healed at the end: {error}"));
+    }
+    if let Err(error) = field.view.await_leader(0, LEADER_TIMEOUT).await {
+        incidents.add(format!("after everything was healed: {error}"));
+    }
+    let calls: CallCounts = workload.end(CONSUME_PATIENCE).await;
+    if let Err(DrainError::Client(error)) =
+        tell(drain(&looking, &topic, &history, &incidents, runtime).await, &incidents)
+    {
+        return Err(error.into());
+    }
+    for dump in field.view.settled(SETTLE_TIMEOUT).await {
+        history.record("harness", EventKind::Ok, Operation::Dump(dump));
+    }
+    revive_fallen(&mut field, &incidents).await;
+    drop(observers);
+    history.check().map_err(RunError::History)?;
+    field.cluster.end().await?;
+    Ok(RunRecord {
+        settings: settings.clone(),
+        faults,
+        incidents: incidents.take(),
+        calls,
+        load_started_ns: history.ns_of(started),
+        load_ended_ns: history.ns_of(until),
+        total_ms: 0,
+    })
+}
+
+/// A cluster that cannot be read at the end is a finding.
+fn tell(result: Result<(), DrainError>, incidents: &Incidents) -> Result<(), DrainError> {
+    if let Err(DrainError::Prepare(error)) = &result {
+        incidents.add(format!("the last look was refused: {error}"));
+    }
+    result
+}
+
+/// Judges a stored run and stores the account beside it.
+///
+/// # Errors
+/// If its files cannot be used.
+pub fn rejudge(dir: &RunDir) -> Result<Report, RunDirError> {
+    let events = dir.read_history()?;
+    let record = dir.read_record()?;
+    let report = judge(&events, &record).map_err(|source| dir.history_error(source))?;
+    dir.write_report(&report)?;
+    Ok(report)
+}
+
+/// Where a run's files go unless told otherwise.
+pub fn default_dir(seed: u64) -> PathBuf {
+    Path::new("target/chaos").join(seed.to_string())
+}

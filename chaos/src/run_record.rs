@@ -1,0 +1,77 @@
+//! What a run remembers beside its plan and its history, in `run.json`: enough to judge it again.
+
+use serde::{Deserialize, Serialize};
+
+use crate::conductor::FaultRecord;
+use crate::nemesis::FaultKind;
+use crate::workload::CallCounts;
+
+/// How a run is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// What the plan is made from.
+    pub seed: u64,
+    /// Which faults it may have.
+    pub faults: Vec<FaultKind>,
+    /// Length of the load.
+    pub duration_ms: u64,
+    /// Messages a second.
+    pub rate: u64,
+    /// Size of the cluster.
+    pub replicas: u64,
+}
+
+impl Settings {
+    /// The command that makes the same run again.
+    pub fn command(&self) -> String {
+        let faults: Vec<String> = self.faults.iter().map(ToString::to_string).collect();
+        let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
+        let duration = match self.duration_ms {
+            ms if ms % 1_000 == 0 => format!("{}s", ms / 1_000),
+            ms => format!("{ms}ms"),
+        };
+        format!(
+            "cargo run --release -p flotilla-chaos -- run --seed {} --faults {faults} --duration {duration} --rate {} --replicas {}",
+            self.seed, self.rate, self.replicas
+        )
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// How it was made.
+    pub settings: Settings,
+    /// Each fault that was begun.
+    pub faults: Vec<FaultRecord>,
+    /// What went wrong and stands in no history.
+    pub incidents: Vec<String>,
+    /// What the clients' calls came to.
+    pub calls: CallCounts,
+    /// Nanoseconds on the history's clock.
+    pub load_started_ns: u64,
+    /// When no new send was begun any more.
+    pub load_ended_ns: u64,
+    /// From the first process to the last look.
+    pub total_ms: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_names_everything_that_a_plan_depends_on() {
+        let mut settings = Settings {
+            seed: 7,
+            faults: vec![FaultKind::KillLeader, FaultKind::OneWay],
+            duration_ms: 60_000,
+            rate: 500,
+            replicas: 3,
+        };
+        let options = "run --seed 7 --faults kill-leader,one-way --duration 60s --rate 500 --replicas 3";
+        assert!(settings.command().ends_with(options), "{}", settings.command());
+        (settings.faults, settings.duration_ms) = (Vec::new(), 1_500);
+        assert!(settings.command().contains("--faults none --duration 1500ms"), "{}", settings.command());
+    }
+}
