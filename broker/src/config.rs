@@ -57,6 +57,9 @@ pub struct BrokerConfig {
     pub election_timeout_ms_min: u64,
     /// Upper bound of it, and how long a leader without a quorum goes on, ms. Default 400; above the lower bound.
     pub election_timeout_ms_max: u64,
+    /// Whether a leader whose process is surely gone (its machine refuses connections, by the word of a quorum of the
+    /// replicas) is replaced at once, without waiting for the election timeout. Default true.
+    pub elect_on_peer_gone: bool,
 
     /// Largest body of a message, bytes. Default 4 MiB; 1 to 4 MiB.
     pub body_bytes_max: u64,
@@ -129,6 +132,7 @@ impl Default for BrokerConfig {
             heartbeat_ms: 100,
             election_timeout_ms_min: 200,
             election_timeout_ms_max: 400,
+            elect_on_peer_gone: true,
             body_bytes_max: limits::BODY_BYTES_MAX as u64,
             auto_create_topics: false,
             auto_create_queues: 4,
@@ -189,7 +193,7 @@ impl BrokerConfig {
     pub fn from_file(path: &Path) -> Result<BrokerConfig, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-        BrokerConfig::from_toml(&text).map_err(|error| ConfigError::Malformed(format!("{}: {error}", path.display())))
+        toml::from_str(&text).map_err(|error| ConfigError::Malformed(format!("{}: {error}", path.display())))
     }
 
     /// Checks all settings, alone and against each other.
@@ -351,6 +355,7 @@ impl BrokerConfig {
         log.tail_cache_bytes = usize::try_from(self.tail_cache_bytes).unwrap_or(usize::MAX);
         log.data_bytes_max = self.data_bytes_max;
         log.disk_free_bytes_min = self.disk_free_bytes_min;
+        log.elect_on_peer_gone = self.elect_on_peer_gone;
         log
     }
 }

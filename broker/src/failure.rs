@@ -1,7 +1,10 @@
 //! The one reason for which a replica must stop, told to whoever waits for it.
 
-use std::sync::Mutex;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
 
+use flotilla_runtime::{Runtime, Task};
+use futures::FutureExt as _;
 use tokio::sync::Notify;
 
 /// Set at most once; the first reason stays.
@@ -22,6 +25,23 @@ impl Failure {
             *known = Some(reason);
         }
         self.set.notify_waiters();
+    }
+
+    /// Starts a task that the replica cannot do without: if it panics, that is a reason.
+    pub fn guard(
+        self: &Arc<Self>,
+        runtime: &Runtime,
+        name: &'static str,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> Task<()> {
+        let failure = self.clone();
+        runtime.spawn(name, async move {
+            if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
+                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+                failure.set(format!("task {name} panicked: {text}"));
+            }
+        })
     }
 
     /// The reason, if there is one.
@@ -54,5 +74,16 @@ mod tests {
         failure.set("disk".to_owned());
         failure.set("later".to_owned());
         assert_eq!(failure.wait().await, "disk");
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_guarded_task_is_a_reason() {
+        let failure = Arc::new(Failure::default());
+        let runtime = Runtime::tokio();
+        let fine = failure.guard(&runtime, "fine", async {});
+        fine.await.expect("it ends");
+        assert_eq!(failure.get(), None);
+        let _task = failure.guard(&runtime, "proposer", async { panic!("slot {} is missing", 3) });
+        assert_eq!(failure.wait().await, "task proposer panicked: slot 3 is missing");
     }
 }

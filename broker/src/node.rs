@@ -154,8 +154,8 @@ impl Node {
         }
     }
 
-    /// Resolves, with the reason, when this replica must not go on: a failed write or sync, corruption. The process has
-    /// to exit at once, so that its sockets close and the others elect a leader.
+    /// Resolves, with the reason, when this replica must not go on: a failed write or sync, corruption, a task that
+    /// panicked. The process has to exit at once, so that its sockets close and the others elect a leader.
     pub async fn failed(&self) -> String {
         match select(self.replica.failure.wait(), self.replica.log.failed()).await {
             Either::Left(reason) | Either::Right(reason) => reason,
@@ -216,20 +216,22 @@ fn assemble(
     connector: &dyn Connector,
 ) -> (Arc<Replica>, Task<()>) {
     let clock = Arc::new(TermClock::new(runtime.clone()));
-    let (proposer, task) = Proposer::start(
-        &runtime,
+    let suspected = log.clone();
+    let suspect = Box::new(move |node| suspected.suspect(node));
+    let (proposer, batcher) = Proposer::new(
         log.clone(),
         store.clone(),
         clock.clone(),
         config.queued_commands_max,
         config.proposals_in_flight_max,
     );
+    let task = failure.guard(&runtime, "proposer", batcher);
     let replica = Replica {
         node: NodeId(config.node),
         voters: config.voters(),
         leadership: Leadership::new(runtime.clone()),
         parking: Budget::new(config.parked_calls_max, config.parked_bytes_max),
-        forwarder: Forwarder::new(runtime.clone(), peers_of(&config, connector), config.forwarded_calls_max),
+        forwarder: Forwarder::new(runtime.clone(), peers_of(&config, connector), config.forwarded_calls_max, suspect),
         queue_picker: QueuePicker::new(),
         routes: RoutePlan::new(&config),
         clients: Clients::new(config.clients_max, Duration::from_millis(config.client_expiry_ms)),
@@ -248,19 +250,20 @@ fn assemble(
 
 /// Starts what runs beside the calls.
 fn duties(replica: &Arc<Replica>, catalog: Arc<Notify>, connector: &dyn Connector) -> Vec<Task<()>> {
-    let runtime = &replica.runtime;
+    let (runtime, failure) = (&replica.runtime, &replica.failure);
     let mut tasks = Vec::new();
     let watched = replica.clone();
-    tasks.push(runtime.spawn("leadership", async move { watch_leadership(&watched).await }));
+    tasks.push(failure.guard(runtime, "leadership", async move { watch_leadership(&watched).await }));
     let scanned = replica.clone();
-    tasks.push(runtime.spawn("client-expiry", async move { expire_clients(&scanned).await }));
+    tasks.push(failure.guard(runtime, "client-expiry", async move { expire_clients(&scanned).await }));
     if !replica.config.namesrv.is_empty() {
         let row = Arc::new(OwnRow::new(replica));
-        tasks.push(runtime.spawn("own-row", registration::keep_row(replica.clone(), row.clone(), catalog)));
+        let keeping = registration::keep_row(replica.clone(), row.clone(), catalog);
+        tasks.push(failure.guard(runtime, "own-row", keeping));
         for address in &replica.config.namesrv {
             let namesrv = connector.namesrv(address);
             let stream = registration::register(replica.clone(), row.clone(), address.clone(), namesrv);
-            tasks.push(runtime.spawn("registration", stream));
+            tasks.push(failure.guard(runtime, "registration", stream));
         }
     }
     tasks

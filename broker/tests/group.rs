@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use flotilla_proto::client::CallError;
 use flotilla_proto::v2::MessageType;
 use flotilla_proto::{admin, v2};
 use support::{Cluster, id_of, message, resource};
@@ -185,4 +186,56 @@ async fn leadership_moves_on_request_without_a_failed_send() {
     assert_eq!((status.code, reply.leader), (20000, target), "{}", status.message);
     sender.await.expect("no send failed");
     cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_told_to_stop_hands_over_and_no_send_fails() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    cluster.client(leader).create_topic("orders", MessageType::Normal, 4).await;
+    let has_stopped = Arc::new(Mutex::new(false));
+    let mut senders = Vec::new();
+    for (node, task) in (1..=3).flat_map(|node| [(node, 0), (node, 1)]) {
+        let (client, runtime, has_stopped) = (cluster.client(node), cluster.runtime.clone(), has_stopped.clone());
+        senders.push(cluster.runtime.spawn("sender", async move {
+            let (mut longest, mut after) = (Duration::ZERO, 0);
+            for number in 0.. {
+                let options = client.options(Duration::from_secs(5));
+                let messages = vec![message("orders", &format!("{node}-{task}-{number}"), |_| ())];
+                let began = runtime.now();
+                let sent = client.messaging.send_message(options, v2::SendMessageRequest { messages }).await;
+                longest = longest.max(runtime.now() - began);
+                match sent {
+                    Ok(reply) => assert_eq!(reply.body.status.map(|status| status.code), Some(20000)),
+                    // Its port is closed: any client goes on with another replica.
+                    Err(CallError::Refused(_)) if node == leader => break,
+                    Err(error) => panic!("a send by replica {node} failed: {error}"),
+                }
+                after += u32::from(*has_stopped.lock().expect("not poisoned"));
+                if after > 20 {
+                    break;
+                }
+            }
+            longest
+        }));
+    }
+    cluster.runtime.sleep(Duration::from_millis(300)).await;
+    cluster.stop(leader).await;
+    *has_stopped.lock().expect("not poisoned") = true;
+    for sender in senders {
+        let longest = sender.await.expect("no send fails");
+        assert!(longest < Duration::from_secs(2), "a send took {longest:?}");
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_stop_together_do_not_wait_for_each_other() {
+    let cluster = Cluster::start(3).await;
+    cluster.leader().await;
+    let (runtime, began) = (cluster.runtime.clone(), cluster.runtime.now());
+    let stopping = cluster.brokers.into_iter().flatten().map(|broker| broker.shutdown(Duration::from_secs(20)));
+    futures::future::join_all(stopping).await;
+    let took = runtime.now() - began;
+    assert!(took < Duration::from_millis(1500), "stopping took {took:?}, handing over may take 2 s");
 }

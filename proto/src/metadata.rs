@@ -36,7 +36,8 @@ pub const LINK_FROM: &str = "x-flotilla-from";
 /// Node id that the sender of an append stream means to reach.
 pub const LINK_TO: &str = "x-flotilla-to";
 
-/// Response metadata of a send: one [`AckPlace`] per stored message, in the order of the request.
+/// Response metadata of a send: one [`AckPlace`] per stored message, in the order of the request; of a large batch the first
+/// ones only, as headers are bounded.
 pub const ACK_PLACE: &str = "x-flotilla-ack";
 
 /// The metadata that our own client library sends with each call.
@@ -59,7 +60,8 @@ pub fn value_of<'m>(metadata: &'m Metadata, name: &str) -> Option<&'m str> {
 pub struct AckPlace {
     /// Name of the broker group.
     pub group: String,
-    /// Term in which the message was committed.
+    /// Term of the leader that answered: the one in which the message was committed, or a later one if the send repeats
+    /// one that was stored before.
     pub term: u64,
     /// Node id of the leader that answered.
     pub leader: u64,

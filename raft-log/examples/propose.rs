@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_raft_log::{
-    AppendChannel, LogConfig, LogIndex, NodeId, OsDisk, PeerCallKind, ReplicatedLog, RestoreError, StateMachine, Term,
-    Transport, TransportError,
+    AppendChannel, LogConfig, LogIndex, NodeId, OsDisk, PeerCallKind, Probe, ReplicatedLog, RestoreError, StateMachine,
+    Term, Transport, TransportError,
 };
 use flotilla_runtime::{BoxFuture, Runtime};
 
@@ -28,6 +28,10 @@ impl Transport for Nobody {
 
     fn open_append(&self, _target: NodeId) -> BoxFuture<'static, Result<AppendChannel, TransportError>> {
         Box::pin(async { Err(TransportError::Unreachable("there are no peers".to_owned())) })
+    }
+
+    fn probe(&self, _target: NodeId, _timeout: Duration) -> BoxFuture<'static, Probe> {
+        Box::pin(async { Probe::NoAnswer })
     }
 }
 

@@ -271,35 +271,78 @@ async fn a_full_log_refuses_before_it_is_full() {
     assert!(segments <= 262_144, "{segments} bytes of segments");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_peer_that_is_surely_gone_is_replaced_at_once() {
-    let mut cluster = Cluster::start(3).await;
+/// A cluster in which waiting for the lease takes seconds.
+async fn slow_to_elect(size: u64) -> Cluster {
+    let mut cluster = Cluster::start(size).await;
     for node in cluster.nodes() {
         cluster.kill(node);
     }
     for node in cluster.nodes() {
-        // Waiting for the lease would take seconds.
         let mut config = cluster.config(node);
-        config.elect_on_peer_gone = true;
         config.timing.election_timeout_ms_min = 2000;
         config.timing.election_timeout_ms_max = 3000;
         cluster.start_node_with(config).await;
     }
+    cluster
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_killed_leader_is_replaced_at_once() {
+    for size in [3, 5] {
+        let mut cluster = slow_to_elect(size).await;
+        cluster.propose(payload(0)).await;
+        cluster.settle().await;
+        // With five, the second one dies while the first is still down.
+        for round in 1..=u32::try_from(size / 2).unwrap() {
+            let (dead, log) = cluster.leader().await;
+            let term = log.status().term;
+            drop(log);
+            cluster.kill(dead);
+            let began = cluster.runtime.now();
+            let (_, log) = cluster.leader().await;
+            let took = cluster.runtime.now() - began;
+            assert!(took < Duration::from_millis(1500), "election {round} of {size} took {took:?}");
+            assert!(log.status().term > term);
+            cluster.propose(payload(round)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_leader_that_does_not_refuse_is_not_replaced_before_its_lease_is_over() {
+    // Two voters: the other one cannot confirm anything.
+    let mut cluster = slow_to_elect(2).await;
     cluster.propose(payload(0)).await;
-    cluster.settle().await;
     let (dead, log) = cluster.leader().await;
-    let term = log.status().term;
     drop(log);
     cluster.kill(dead);
-    let began = cluster.runtime.now();
+    let (_, survivor) = cluster.running.first_key_value().unwrap();
+    let (survivor, term) = (survivor.0.clone(), survivor.0.status().term);
+    cluster.runtime.sleep(Duration::from_millis(800)).await;
+    assert_eq!(survivor.status().term, term, "no campaign");
+
+    // Three voters, the leader cut off but alive: silence proves nothing.
+    let cluster = slow_to_elect(3).await;
+    cluster.propose(payload(0)).await;
+    let (leader, log) = cluster.leader().await;
+    let term = log.status().term;
+    cluster.net.isolate(leader, true);
+    cluster.runtime.sleep(Duration::from_millis(800)).await;
     for (log, _) in cluster.running.values() {
-        log.peer_gone_hint(dead);
+        log.suspect(leader);
+        assert_eq!(log.status().term, term, "no campaign");
     }
-    let (_, log) = cluster.leader().await;
-    let took = cluster.runtime.now() - began;
-    assert!(took < Duration::from_millis(1500), "election took {took:?}");
-    assert!(log.status().term > term);
-    cluster.propose(payload(1)).await;
+
+    // Three voters, streams broken, the leader well: looked at, and left alone.
+    let cluster = slow_to_elect(3).await;
+    cluster.propose(payload(0)).await;
+    let (leader, log) = cluster.leader().await;
+    let term = log.status().term;
+    for (log, _) in cluster.running.values() {
+        log.suspect(leader);
+    }
+    cluster.runtime.sleep(Duration::from_millis(800)).await;
+    assert_eq!((log.status().term, log.status().role), (term, Role::Leader));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

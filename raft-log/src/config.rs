@@ -29,8 +29,9 @@ pub struct LogConfig {
     pub data_bytes_max: Option<u64>,
     /// Proposals are answered `Full` once the file system has fewer free bytes than this. Default 0.
     pub disk_free_bytes_min: u64,
-    /// Campaign at once when told by [`crate::ReplicatedLog::peer_gone_hint`] that the leader's process is gone.
-    /// Default off: then hints have no effect.
+    /// Campaign at once, instead of waiting for the lease to run out, when the leader's process is surely gone: its
+    /// connection broke, its kernel refuses a new one, and enough other voters see the same to form a quorum. Default on.
+    /// Off, this replica neither looks nor confirms what others see.
     pub elect_on_peer_gone: bool,
 }
 
@@ -74,7 +75,7 @@ impl LogConfig {
             tail_cache_bytes: 64 << 20,
             data_bytes_max: None,
             disk_free_bytes_min: 0,
-            elect_on_peer_gone: false,
+            elect_on_peer_gone: true,
         }
     }
 

@@ -142,6 +142,9 @@ pub enum TransferError {
     /// No follower has all of the log.
     #[error("no follower has the whole log")]
     NoneCaughtUp,
+    /// The process that was to take over is gone, and nobody else has taken over yet.
+    #[error("node {0}, which was to take the lead, refuses connections")]
+    TargetGone(NodeId),
     /// Nobody took over in time; the old leader may go on or a third one may win.
     #[error("no other node took the lead in time")]
     Timeout,

@@ -53,4 +53,4 @@ pub use ids::{LogIndex, NodeId, Term};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use state_machine::{RestoreError, StateMachine};
 pub use status::{LogStatus, Role};
-pub use transport::{AppendChannel, PeerCallKind, Transport, TransportError};
+pub use transport::{AppendChannel, PeerCallKind, Probe, Transport, TransportError};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_runtime::{Runtime, Task};
+use flotilla_runtime::{Either, Elapsed, Runtime, Task, select};
 use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::{EmptyNode, Raft, ReadPolicy};
 use tokio::sync::mpsc;
@@ -17,21 +17,20 @@ use crate::failure::Failure;
 use crate::log_files::LogFiles;
 use crate::log_view::LogView;
 use crate::raft::{
-    LogRaft, LogStore, Machine, NetworkFactory, PeerMessage, Proposal, ReplyTo, TypeConfig, core_config, decode,
-    encode, serve_append,
+    GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, PeerMessage, Proposal, ReplyTo, TypeConfig, core_config,
+    decode, encode, serve_append,
 };
 use crate::recovery::open_log;
 use crate::segment::RecordKind;
 use crate::status_watch::StatusWatch;
 use crate::stopper::Stopper;
 use crate::{
-    LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, ProposeError, ReadError, Role, ServeError,
+    LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposeError, ReadError, Role, ServeError,
     StateMachine, Term, TransferError, Transport,
 };
 
-/// Followers that were told of their leader's end campaign one after the other, this far apart: two at once would split
-/// the vote and wait for a whole time-out. It must cover a round of votes with its syncs.
-const GONE_STEP_MS: u64 = 50;
+/// While leadership is handed over, the target is looked at this often: whether it is still there.
+const TARGET_LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// A committed and applied proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,19 +64,19 @@ pub struct ReplicatedLog<O: Send + 'static> {
 
 struct Inner {
     node: NodeId,
-    elect_on_peer_gone: bool,
     payload_bytes_max: usize,
     segment_bytes: u64,
     dir: std::path::PathBuf,
     disk: Arc<dyn Disk>,
+    transport: Arc<dyn Transport>,
     runtime: Runtime,
     raft: LogRaft,
     view: LogView,
     failure: Failure,
     status: StatusWatch,
     stopper: Stopper,
-    /// A hint that is being followed.
-    gone: Mutex<Option<Task<()>>>,
+    gone: GoneWatch,
+    _gone_task: Option<Task<()>>,
 }
 
 impl<O: Send + 'static> Clone for ReplicatedLog<O> {
@@ -123,7 +122,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             .await?
         };
         let view = files.view();
-        let network = NetworkFactory::new(transport, runtime.clone());
+        let network = NetworkFactory::new(transport.clone(), runtime.clone());
         let raft = Raft::new(config.node.0, core_config, network, LogStore::new(files), machine).await;
         let raft: LogRaft = match raft {
             Ok(raft) => raft,
@@ -135,20 +134,31 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), machine_gone);
         let lease = Duration::from_millis(config.timing.election_timeout_ms_max);
         let status = StatusWatch::start(&runtime, &raft, config.node, lease, failure.clone(), stopper.is_stopping());
+        let stopping = stopper.is_stopping();
+        let (gone, gone_task) = GoneWatch::start(
+            &config,
+            &runtime,
+            raft.clone(),
+            status.clone(),
+            view.clone(),
+            transport.clone(),
+            stopping,
+        );
         let inner = Inner {
             node: config.node,
-            elect_on_peer_gone: config.elect_on_peer_gone,
             payload_bytes_max: LogFiles::payload_bytes_max(config.segment_bytes),
             segment_bytes: config.segment_bytes,
             dir: config.dir.clone(),
             disk,
+            transport,
             runtime,
             raft,
             view,
             failure,
             status,
             stopper,
-            gone: Mutex::new(None),
+            gone,
+            _gone_task: gone_task,
         };
         inner.found_group(&config).await?;
         Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
@@ -233,7 +243,8 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// Returns the new leader.
     ///
     /// From the call on this node refuses proposals as [`ProposeError::NotLeader`], and it does not take that back when
-    /// the target fails: then the others elect after their usual time-out.
+    /// the target fails: then the others elect after their usual time-out. It stops waiting once the target refuses
+    /// connections.
     pub async fn transfer_leader(&self, target: Option<NodeId>, timeout: Duration) -> Result<NodeId, TransferError> {
         let inner = &*self.inner;
         let status = inner.status.now();
@@ -259,7 +270,20 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 }
             }
         };
-        inner.runtime.timeout(timeout, taken).await.map_err(|_| TransferError::Timeout)
+        let refused = async {
+            loop {
+                inner.runtime.sleep(TARGET_LOOK_PAUSE).await;
+                if inner.transport.probe(target, TARGET_LOOK_PAUSE).await == Probe::Refused {
+                    return;
+                }
+            }
+        };
+        match inner.runtime.timeout(timeout, select(taken, refused)).await {
+            Ok(Either::Left(leader)) => Ok(leader),
+            // Whoever is left elects once this process is gone, too.
+            Ok(Either::Right(())) => Err(TransferError::TargetGone(target)),
+            Err(Elapsed) => Err(TransferError::Timeout),
+        }
     }
 
     /// Answers a peer's call.
@@ -268,6 +292,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         let raft = &self.inner.raft;
         let answer = match (kind, message) {
             (PeerCallKind::Heartbeat, PeerMessage::AppendRequest(request)) => {
+                self.inner.gone.heard_from(NodeId(request.vote.leader_id().voted_for));
                 let previous = request.prev_log_id;
                 let last = request.entries.last().map(|entry| entry.log_id).or(previous);
                 let response = raft.append_entries(request).await.map_err(|error| self.call_failed(error))?;
@@ -288,6 +313,9 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 let response = raft.install_full_snapshot(vote, snapshot).await;
                 PeerMessage::SnapshotResponse(response.map_err(|error| self.call_failed(error))?.vote)
             }
+            (PeerCallKind::LeaderGone, PeerMessage::GoneQuestion(question)) => {
+                PeerMessage::GoneAnswer(self.inner.gone.answer(question).await)
+            }
             (kind, _) => return Err(ServeError::Malformed(format!("body does not belong to a call of kind {kind:?}"))),
         };
         Ok(encode(answer))
@@ -302,7 +330,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
 
     /// Serves a peer's append stream until either side closes it. Dropping the task closes it too.
     pub fn serve_append(&self, requests: mpsc::Receiver<Bytes>, responses: mpsc::Sender<Bytes>) -> Task<()> {
-        serve_append(&self.inner.runtime, self.inner.raft.clone(), requests, responses)
+        serve_append(&self.inner.runtime, self.inner.raft.clone(), self.inner.gone.clone(), requests, responses)
     }
 
     /// Resolves when the node must stop, with the reason: a failed write or sync, corruption, or a dead core.
@@ -310,39 +338,13 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         self.inner.failure.wait().await
     }
 
-    /// Tells that `node`'s process is surely gone: its connection was reset and a new one refused, and enough other
-    /// voters say the same to form a quorum with this one. If it led, this node campaigns at once instead of waiting for
-    /// the lease. Without effect unless [`LogConfig::elect_on_peer_gone`] is set.
+    /// Tells that a connection to `node` was refused or broke. If it leads, this replica looks whether its process is
+    /// gone, and then has a new leader elected at once. Cheap, and harmless if it is not so. Without effect unless
+    /// [`LogConfig::elect_on_peer_gone`] is set.
     ///
-    /// A wrong hint never endangers the log: voters still compare logs and terms. It deposes a healthy leader, and it
-    /// takes from leases their meaning for reads, which is why this crate confirms leadership by asking a quorum.
-    pub fn peer_gone_hint(&self, node: NodeId) {
-        let inner = &self.inner;
-        let status = inner.status.now();
-        if !inner.elect_on_peer_gone
-            || status.leader != Some(node)
-            || node == inner.node
-            || status.role != Role::Follower
-        {
-            return;
-        }
-        let (runtime, raft, watch) = (inner.runtime.clone(), inner.raft.clone(), inner.status.clone());
-        let me = inner.node;
-        let rank = status.members.iter().filter(|member| **member != node && **member < me).count() as u64;
-        let campaign = inner.runtime.spawn("peer-gone", async move {
-            runtime.sleep(Duration::from_millis(rank * GONE_STEP_MS)).await;
-            let now = watch.now();
-            if now.term != status.term || now.leader != Some(node) {
-                // Somebody was faster.
-                return;
-            }
-            tracing::info!(%node, "leader's process is gone, campaigning");
-            let request = watch.transfer_request_to(me);
-            if let Ok(Err(error)) = raft.handle_transfer_leader(request).await {
-                tracing::info!(%error, "campaign was not begun");
-            }
-        });
-        *inner.gone.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(campaign);
+    /// The log notices by itself when the leader's append stream breaks.
+    pub fn suspect(&self, node: NodeId) {
+        self.inner.gone.broke(node);
     }
 
     /// The core itself, for tests of what the face does not offer yet.

@@ -22,6 +22,8 @@ pub enum PeerCallKind {
     TransferLeader = 4,
     /// A whole snapshot.
     Snapshot = 5,
+    /// A follower asks another voter whether it, too, sees that the leader's process is gone.
+    LeaderGone = 6,
 }
 
 impl PeerCallKind {
@@ -38,6 +40,7 @@ impl PeerCallKind {
             3 => Some(PeerCallKind::PreVote),
             4 => Some(PeerCallKind::TransferLeader),
             5 => Some(PeerCallKind::Snapshot),
+            6 => Some(PeerCallKind::LeaderGone),
             _ => None,
         }
     }
@@ -49,7 +52,8 @@ impl PeerCallKind {
 /// - deliver the frames of one [`AppendChannel`] in order, each at most once, and end `responses` when it cannot;
 /// - call [`crate::ReplicatedLog::serve_call`] and [`crate::ReplicatedLog::serve_append`] of the target with exactly the
 ///   bytes given here;
-/// - answer `Unreachable` only if the target surely did not get the body.
+/// - answer `Unreachable` only if the target surely did not get the body;
+/// - answer [`Probe::Refused`] only on the word of the target's kernel.
 pub trait Transport: Send + Sync + 'static {
     /// One question, one answer, on the control connection, so that bulk data never delays a vote.
     fn call(
@@ -62,6 +66,20 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Opens an append stream on the data connection.
     fn open_append(&self, target: NodeId) -> BoxFuture<'static, Result<AppendChannel, TransportError>>;
+
+    /// Looks, with a connection of its own, whether a process listens where the target serves its peers. Nothing is sent.
+    fn probe(&self, target: NodeId, timeout: Duration) -> BoxFuture<'static, Probe>;
+}
+
+/// What became of a new connection to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// Accepted by the peer's kernel: a process listens, well or not.
+    Listening,
+    /// Refused by the peer's kernel: no process listens. Nothing but that counts as a refusal.
+    Refused,
+    /// Neither in time: a lost packet, a cut link, a machine without power, a name that does not resolve.
+    NoAnswer,
 }
 
 /// One open append stream. Both channels are bounded; dropping this closes the stream; `responses` ending means that the

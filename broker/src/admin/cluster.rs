@@ -133,7 +133,9 @@ impl LeaderCall for TransferLeader {
             Err(TransferError::NotLeader { leader }) => return Tried::NotExecuted { leader },
             Err(error @ TransferError::NoSuchVoter(_)) => answer(0, status(Code::BadRequest, error.to_string())),
             Err(error @ TransferError::NoneCaughtUp) => answer(0, status(Code::PreconditionFailed, error.to_string())),
-            Err(error @ TransferError::Timeout) => answer(0, status(Code::ProxyTimeout, error.to_string())),
+            Err(error @ (TransferError::Timeout | TransferError::TargetGone(_))) => {
+                answer(0, status(Code::ProxyTimeout, error.to_string()))
+            }
             Err(error @ TransferError::Stopped) => answer(0, status(Code::HaNotAvailable, error.to_string())),
         })
     }

@@ -1,7 +1,6 @@
 //! The messaging service of a replica: what is answered here, and what only the leader can do.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{CallContext, Messaging, Replies, Reply, v2};
@@ -11,11 +10,9 @@ use tokio::sync::mpsc;
 use super::clients::Client;
 use super::names;
 use super::query::{QueryAssignment, QueryRoute};
-use super::settings::LONG_POLLING;
 use super::telemetry;
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
-use crate::consume::delivery::ms_of;
-use crate::consume::receive::ReceiveMessage;
+use crate::consume::receive::{self, ReceiveMessage};
 use crate::lead::leader_call::lead;
 use crate::produce::send::SendMessage;
 use crate::replica::Replica;
@@ -25,24 +22,10 @@ pub struct Front {
     replica: Arc<Replica>,
 }
 
-/// What a poll gets at least from its call's deadline, so that a short one still looks once.
-const POLL_CALL_MIN: Duration = Duration::from_secs(1);
-
 impl Front {
     /// Serves the replica's clients.
     pub fn new(replica: Arc<Replica>) -> Front {
         Front { replica }
-    }
-
-    /// Nothing waits beyond its poll's time, whatever the call's deadline and however often it starts anew.
-    fn poll_context(&self, mut context: CallContext, request: &v2::ReceiveMessageRequest) -> CallContext {
-        let asked = request.long_polling_timeout.as_ref().and_then(ms_of).map(Duration::from_millis);
-        let wait = asked
-            .unwrap_or(LONG_POLLING)
-            .min(Duration::from_millis(self.replica.config.long_polling_max_ms))
-            .max(POLL_CALL_MIN);
-        context.deadline = context.deadline.min(self.replica.runtime.now() + wait);
-        context
     }
 }
 
@@ -108,10 +91,10 @@ impl Messaging for Front {
     fn receive_message(
         &self,
         context: CallContext,
-        request: v2::ReceiveMessageRequest,
+        mut request: v2::ReceiveMessageRequest,
     ) -> BoxFuture<'_, Replies<v2::ReceiveMessageResponse>> {
         Box::pin(async move {
-            let context = self.poll_context(context, &request);
+            receive::name_attempt(&mut request, &self.replica.runtime);
             let responses = lead::<ReceiveMessage>(&self.replica, context, request).await.body.responses;
             let (sender, replies) = mpsc::channel(responses.len().max(1));
             for response in responses {

@@ -107,10 +107,17 @@ impl RoutePlan {
             return Shape::Named;
         }
         let language = caller.language.to_ascii_uppercase();
-        // Their libraries keep the list of addresses out of what they send. Those over gRPC's C core and over grpc-go
-        // (Python, C++, Go) send all of `a:1,b:2` as `:authority`, which our HTTP/2 server refuses as malformed; Node
-        // and C# use a single address anyhow. So these and strangers are given one address a broker.
-        let takes_many_addresses = matches!(language.as_str(), "JAVA" | "RUST");
+        // Their channels go through a list of addresses by themselves, and all sends of a message group stay in one
+        // broker, whoever of its replicas is down. Python and C++, over gRPC's C core, send the whole list `a:1,b:2` as
+        // `:authority`, which our HTTP/2 server has bent into shape. Go sends it too, but Huffman-coded, which passes
+        // unchanged and is refused. Node and C# use a single address anyhow. So these and strangers are given one
+        // address a broker.
+        let takes_many_addresses = match language.as_str() {
+            "JAVA" | "RUST" => true,
+            // Brackets of IPv6 are not bent.
+            "CPP" | "PYTHON" => self.scheme == Some(v2::AddressScheme::IPv4),
+            _ => false,
+        };
         let is_grpc_js = language == "HTTP" && caller.user_agent.contains("grpc-node-js");
         match self.scheme {
             // A message group has one candidate queue, so with a broker per replica all its sends stick to one of them.
@@ -217,7 +224,7 @@ mod tests {
 
     #[test]
     fn clients_whose_channels_take_several_addresses_see_one_broker_with_all() {
-        for language in ["JAVA", "RUST", "java"] {
+        for language in ["CPP", "JAVA", "PYTHON", "RUST", "java"] {
             assert_eq!(
                 shown(&three(), language, "", v2::MessageType::Fifo),
                 [
@@ -232,9 +239,7 @@ mod tests {
     #[test]
     fn clients_that_use_one_address_see_a_broker_per_replica_with_the_queues_interleaved() {
         let node = ("HTTP", "grpc-node-js/1.14.7");
-        for (language, agent) in
-            [node, ("DOTNET", ""), ("PYTHON", ""), ("CPP", ""), ("GO", ""), ("", ""), ("COBOL", "")]
-        {
+        for (language, agent) in [node, ("DOTNET", ""), ("GO", ""), ("", ""), ("COBOL", "")] {
             assert_eq!(
                 shown(&three(), language, agent, v2::MessageType::Normal),
                 [
@@ -271,6 +276,7 @@ mod tests {
         assert_eq!(shown(&hosts, "PYTHON", "", v2::MessageType::Normal)[0], "group-a-1/0 3 a.example:8081");
         assert_eq!(shown(&hosts, "PYTHON", "", v2::MessageType::Normal).len(), 4);
         let six = plan(&["[::1]", "[fe80::2]"], None);
+        assert_eq!(shown(&six, "PYTHON", "", v2::MessageType::Normal).len(), 4, "apart, too");
         assert_eq!(shown(&six, "JAVA", "", v2::MessageType::Normal)[0], "group-a/0 2 ::1:8081,fe80::2:8082");
     }
 

@@ -29,19 +29,29 @@ const REPEATED: &str = "x-flotilla-repeated";
 const PASSED_ON: [&str; 5] =
     [metadata::CLIENT_ID, metadata::LANGUAGE, metadata::CLIENT_VERSION, metadata::NAMESPACE, metadata::USER_AGENT];
 
+/// Told of a replica whose connection broke.
+pub type Suspect = Box<dyn Fn(NodeId) + Send + Sync>;
+
 /// The sending side.
 pub struct Forwarder {
     runtime: Runtime,
     peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>,
     under_way: Arc<Budget>,
+    /// Told of every replica that refused or broke a connection.
+    suspect: Suspect,
     /// A replica that refused a connection is left alone by all calls for a moment.
     refused: Mutex<BTreeMap<NodeId, Instant>>,
 }
 
 impl Forwarder {
     /// A forwarder to these peers (this replica itself is none of them).
-    pub fn new(runtime: Runtime, peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>, calls_max: u64) -> Forwarder {
-        Forwarder { runtime, peers, under_way: Budget::new(calls_max, u64::MAX), refused: Mutex::default() }
+    pub fn new(
+        runtime: Runtime,
+        peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>,
+        calls_max: u64,
+        suspect: Suspect,
+    ) -> Forwarder {
+        Forwarder { runtime, peers, under_way: Budget::new(calls_max, u64::MAX), suspect, refused: Mutex::default() }
     }
 
     /// Passes one call on to `leader` and waits for its answer, at most until `ends`.
@@ -87,9 +97,15 @@ impl Forwarder {
             Err(CallError::Refused(_)) => {
                 let until = self.runtime.now() + REFUSED_PAUSE;
                 self.refused.lock().expect(LOCK).insert(leader, until);
+                (self.suspect)(leader);
                 Tried::NotExecuted { leader: None }
             }
-            Err(error) => Tried::Unknown(format!("replica {leader}: {error}")),
+            Err(error) => {
+                if matches!(error, CallError::Broken(_)) {
+                    (self.suspect)(leader);
+                }
+                Tried::Unknown(format!("replica {leader}: {error}"))
+            }
         }
     }
 

@@ -26,7 +26,9 @@ use super::proposer::SubmitError;
 use crate::replica::Replica;
 
 /// What is kept back of a caller's time, so that the answer reaches it: at most this, at most a quarter of it.
-const ANSWER_MARGIN: Duration = Duration::from_millis(200);
+pub const ANSWER_MARGIN: Duration = Duration::from_millis(200);
+/// What a call may take longer than planned to find out whether an earlier try was executed.
+const REPEAT_EXTRA: Duration = Duration::from_secs(5);
 /// Pause before a replica that refused is asked again, if no news comes before.
 pub const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
@@ -75,6 +77,22 @@ pub trait LeaderCall: Send + Sync + 'static {
 
     /// The answer that says why there is none.
     fn refusal(request: &Self::Request, status: v2::Status) -> Self::Answer;
+
+    /// What an answer says that claims that nothing was done. It is true of the last try only: after an earlier one that
+    /// may have been executed the caller must not hear it.
+    fn denial(_answer: &Self::Answer) -> Option<String> {
+        None
+    }
+
+    /// When to stop trying. A call that may have been executed by then gets [`REPEAT_EXTRA`] to find out, as far as its
+    /// caller has the patience.
+    fn ends(_replica: &Replica, context: &CallContext, _request: &Self::Request, now: Instant) -> Instant {
+        patience_ends(context, now)
+    }
+
+    /// Prepares the request to be repeated after a try of unknown outcome, with so much time left until
+    /// [`LeaderCall::ends`].
+    fn repeat(_request: &mut Self::Request, _left: Duration) {}
 }
 
 impl<A> Tried<A> {
@@ -105,9 +123,11 @@ pub fn patience_ends(context: &CallContext, now: Instant) -> Instant {
 pub async fn lead<C: LeaderCall>(
     replica: &Arc<Replica>,
     context: CallContext,
-    request: C::Request,
+    mut request: C::Request,
 ) -> Reply<C::Answer> {
-    let ends = patience_ends(&context, replica.runtime.now());
+    let now = replica.runtime.now();
+    let patience_ends = patience_ends(&context, now);
+    let mut ends = C::ends(replica, &context, &request, now).min(patience_ends);
     let mut unknown: Option<String> = None;
     let mut parked: Option<Share> = None;
     let mut hint: Option<NodeId> = None;
@@ -128,7 +148,7 @@ pub async fn lead<C: LeaderCall>(
             Place::Nobody => Tried::NotExecuted { leader: None },
         };
         match executed {
-            Tried::Answer(reply) => return reply,
+            Tried::Answer(reply) => return believed::<C>(&request, unknown, reply),
             Tried::NotExecuted { leader } => {
                 if let (Some(leader), Place::Remote(asked)) = (leader, place)
                     && leader != asked
@@ -139,7 +159,13 @@ pub async fn lead<C: LeaderCall>(
                     continue;
                 }
             }
-            Tried::Unknown(reason) if C::is_idempotent(&request) => unknown = Some(reason),
+            Tried::Unknown(reason) if C::is_idempotent(&request) => {
+                if unknown.is_none() {
+                    C::repeat(&mut request, ends - replica.runtime.now());
+                    ends = patience_ends.min(ends + REPEAT_EXTRA);
+                }
+                unknown = Some(reason);
+            }
             Tried::Unknown(reason) => return unknown_outcome::<C>(&request, &reason),
         }
         if replica.runtime.now() >= ends {
@@ -172,6 +198,16 @@ pub async fn execute_until<C: LeaderCall>(
     }
 }
 
+/// The answer of the last try, unless it denies what an earlier one may have done.
+fn believed<C: LeaderCall>(request: &C::Request, unknown: Option<String>, reply: Reply<C::Answer>) -> Reply<C::Answer> {
+    match (unknown, C::denial(&reply.body)) {
+        (Some(unknown), Some(denial)) => {
+            unknown_outcome::<C>(request, &format!("{unknown}; when it was tried again: {denial}"))
+        }
+        _ => reply,
+    }
+}
+
 fn unavailable<C: LeaderCall>(request: &C::Request, unknown: Option<String>, reason: &str) -> Reply<C::Answer> {
     match unknown {
         Some(unknown) => unknown_outcome::<C>(request, &unknown),
@@ -182,4 +218,31 @@ fn unavailable<C: LeaderCall>(request: &C::Request, unknown: Option<String>, rea
 fn unknown_outcome<C: LeaderCall>(request: &C::Request, reason: &str) -> Reply<C::Answer> {
     // HA_NOT_AVAILABLE would say that nothing was done.
     Reply::new(C::refusal(request, status(Code::ProxyTimeout, format!("outcome is unknown: {reason}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::produce::send::SendMessage;
+
+    fn answered(code: Code, unknown: Option<&str>) -> v2::Status {
+        let request = v2::SendMessageRequest::default();
+        let reply = Reply::new(SendMessage::refusal(&request, status(code, "of the last try")));
+        let reply = believed::<SendMessage>(&request, unknown.map(str::to_owned), reply);
+        reply.body.status.expect("a status")
+    }
+
+    #[test]
+    fn a_refusal_is_passed_on_only_if_nothing_can_have_been_done_before() {
+        for code in [Code::HaNotAvailable, Code::TopicNotFound, Code::BadRequest, Code::PayloadTooLarge] {
+            assert_eq!(answered(code, None).code, i32::from(code));
+            let status = answered(code, Some("connection broke"));
+            assert_eq!(status.code, i32::from(Code::ProxyTimeout));
+            assert_eq!(
+                status.message,
+                "outcome is unknown: connection broke; when it was tried again: of the last try"
+            );
+        }
+        assert_eq!(answered(Code::Ok, Some("connection broke")).code, i32::from(Code::Ok), "done is done");
+    }
 }

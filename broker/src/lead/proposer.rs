@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use flotilla_raft_log::{NodeId, ProposeError, ReplicatedLog, Term};
-use flotilla_runtime::{BoxFuture, Either, Runtime, Task, select};
+use flotilla_runtime::{BoxFuture, Either, Runtime, select};
 use flotilla_store::{Command, EntryBuilder, Outcome, Rejection, StoreReader};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
@@ -116,15 +116,14 @@ impl TermClock {
 }
 
 impl Proposer {
-    /// Starts the batcher. The task ends soon after the proposer is dropped.
-    pub fn start(
-        runtime: &Runtime,
+    /// A proposer and the work of its batcher, which ends soon after the proposer is dropped.
+    pub fn new(
         log: Log,
         store: StoreReader,
         clock: std::sync::Arc<TermClock>,
         queued_commands_max: u64,
         proposals_in_flight_max: u64,
-    ) -> (Proposer, Task<()>) {
+    ) -> (Proposer, impl Future<Output = ()> + Send + use<>) {
         let capacity = usize::try_from(queued_commands_max).expect("validated");
         let (sender, queue) = mpsc::channel(capacity);
         let batcher = Batcher {
@@ -136,8 +135,7 @@ impl Proposer {
             in_flight_max: usize::try_from(proposals_in_flight_max).expect("validated"),
             next: None,
         };
-        let task = runtime.spawn("proposer", batcher.run());
-        (Proposer { queue: sender, queued_commands_max }, task)
+        (Proposer { queue: sender, queued_commands_max }, batcher.run())
     }
 
     /// Hands in one command for a term in which this replica leads; resolves when it is applied here, or will not be.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_proto::client::{AppendLink, CallError, Connector, PeerCalls};
+use flotilla_proto::client::{AppendLink, CallError, Connector, PeerCalls, Presence};
 use flotilla_proto::{PeerLink, peer};
-use flotilla_raft_log::{AppendChannel, NodeId, PeerCallKind, Transport, TransportError};
+use flotilla_raft_log::{AppendChannel, NodeId, PeerCallKind, Probe, Transport, TransportError};
 use flotilla_runtime::BoxFuture;
 
 use crate::config::BrokerConfig;
@@ -76,6 +76,18 @@ impl Transport for PeerTransport {
             let AppendLink { requests, responses } =
                 peer?.open_append(link, OPEN_TIMEOUT).await.map_err(transport_error)?;
             Ok(AppendChannel { requests, responses })
+        })
+    }
+
+    fn probe(&self, target: NodeId, timeout: Duration) -> BoxFuture<'static, Probe> {
+        let peer = self.peer(target);
+        Box::pin(async move {
+            let Ok(peer) = peer else { return Probe::NoAnswer };
+            match peer.probe(timeout).await {
+                Presence::Listening => Probe::Listening,
+                Presence::Refused => Probe::Refused,
+                Presence::NoAnswer => Probe::NoAnswer,
+            }
         })
     }
 }

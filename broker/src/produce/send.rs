@@ -7,13 +7,16 @@ use flotilla_message::{MessageType, Permission, QueueId, TopicName};
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};
-use flotilla_raft_log::{LogIndex, Term};
 use flotilla_store::{Command, Outcome, ProducedSlot, Rejection, TopicInfo};
 
 use super::outgoing::Outgoing;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
 use crate::lead::proposer::Settled;
 use crate::replica::Replica;
+
+/// How many messages of one send have their places in the response's metadata: a header block of a thousand breaks gRPC
+/// clients, and a batch fills one queue, so the first ones tell the rest.
+const ACK_PLACES_MAX: usize = 32;
 
 /// The call.
 pub struct SendMessage;
@@ -57,6 +60,11 @@ impl LeaderCall for SendMessage {
 
     fn refusal(_: &v2::SendMessageRequest, status: v2::Status) -> v2::SendMessageResponse {
         refuse(status)
+    }
+
+    fn denial(answer: &v2::SendMessageResponse) -> Option<String> {
+        let status = answer.status.as_ref()?;
+        (status.code() != Code::Ok).then(|| status.message.clone())
     }
 }
 
@@ -109,10 +117,11 @@ fn answer(
     assert_eq!(slots.len(), request.messages.len(), "each message has its slot");
     let entries = request.messages.iter().zip(&slots).map(|(message, slot)| entry(message, slot)).collect();
     let mut reply = Reply::new(v2::SendMessageResponse { status: Some(ok()), entries });
-    for slot in &slots {
+    for slot in slots.iter().take(ACK_PLACES_MAX) {
         let place = AckPlace {
             group: replica.config.group.clone(),
-            term: term_of(replica, slot, settled.term).0,
+            // Of whoever answers, also if the message was stored in an earlier term and this send repeats another.
+            term: settled.term.0,
             leader: replica.node.0,
             log_index: slot.message.index,
             queue: slot.queue.0,
@@ -121,15 +130,6 @@ fn answer(
         reply = reply.with(ACK_PLACE, place);
     }
     Tried::Answer(reply)
-}
-
-/// The term a message was stored in: an earlier one perhaps, if this send repeats another.
-fn term_of(replica: &Replica, slot: &ProducedSlot, settled: Term) -> Term {
-    if !slot.duplicate {
-        return settled;
-    }
-    let entry = replica.log.read(LogIndex(slot.message.index));
-    entry.ok().flatten().map_or(settled, |entry| entry.term)
 }
 
 fn entry(message: &v2::Message, slot: &ProducedSlot) -> v2::SendResultEntry {

@@ -95,6 +95,12 @@ impl Cluster {
         drop(self.brokers[usize::try_from(node).expect("small") - 1].take().expect("it runs"));
     }
 
+    /// Stops a replica as SIGTERM does.
+    pub async fn stop(&mut self, node: u64) {
+        let broker = self.brokers[usize::try_from(node).expect("small") - 1].take().expect("it runs");
+        broker.shutdown(Duration::from_secs(5)).await;
+    }
+
     /// Starts a killed replica again on its old data.
     pub async fn restart(&mut self, node: u64) {
         let at = usize::try_from(node).expect("small") - 1;

@@ -1,11 +1,11 @@
-//! The group under test: three machines with their disks, and the lives of the replicas on them.
+//! The group under test: its machines with their disks, and the lives of the replicas on them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use flotilla_checkers::{EventKind, Leadership, Operation, QueueKey};
-use flotilla_raft_log::{LogConfig, LogStatus, NodeId, Role};
+use flotilla_raft_log::{LogConfig, LogStatus, NodeId, RaftTiming, Role};
 use flotilla_runtime::Runtime;
 
 use crate::disk::{Losses, SimDisk, Survival};
@@ -60,6 +60,8 @@ pub(crate) struct Group {
     journal: Journal,
     rng: Rng,
     leaders: BTreeSet<Leadership>,
+    /// The leader that was killed last, and when; none once it is back, or another leads.
+    leader_killed: Option<(u64, u64)>,
 }
 
 impl Group {
@@ -81,6 +83,7 @@ impl Group {
             journal,
             rng: Rng::stream(options.seed, "lives"),
             leaders: BTreeSet::new(),
+            leader_killed: None,
         }
     }
 
@@ -119,6 +122,9 @@ impl Group {
     pub(crate) fn start(&mut self, executor: &Executor, id: u64) {
         if self.is_up(id) {
             return;
+        }
+        if self.leader_killed.is_some_and(|(killed, _)| killed == id) {
+            self.leader_killed = None;
         }
         let mut life_options = LifeOptions::named(format!("replica {id}"));
         let wall_max = self.options.wall_offset_ms_max;
@@ -181,6 +187,10 @@ impl Group {
             }
             return;
         };
+        if led && !matches!(death, Death::PowerLoss { silent: true, .. }) {
+            self.leader_killed = Some((id, executor.now_ns()));
+        }
+        let node = self.node(id);
         // The disk first: a dying process writes nothing more, whatever its destructors try.
         node.disk.kill();
         let silent = matches!(death, Death::PowerLoss { silent: true, .. });
@@ -260,6 +270,11 @@ impl Group {
             let leadership = Leadership { term: status.term.0, leader: id };
             if self.leaders.insert(leadership.clone()) {
                 self.witness.mark("an election");
+                let lease_ns = RaftTiming::default().election_timeout_ms_max * 1_000_000;
+                let killed = self.leader_killed.take();
+                if killed.is_some_and(|(_, killed_ns)| executor.now_ns() < killed_ns + lease_ns) {
+                    self.witness.mark("a killed leader was replaced within its lease");
+                }
                 self.journal.record(executor.now_ns(), "sim", EventKind::Ok, Operation::Leader(leadership));
             }
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_raft_log::{AppendChannel, NodeId, PeerCallKind, Transport, TransportError};
+use flotilla_raft_log::{AppendChannel, NodeId, PeerCallKind, Probe, Transport, TransportError};
 use flotilla_runtime::{BoxFuture, Instant, Runtime};
 use futures::channel::oneshot;
 use tokio::sync::{Notify, mpsc};
@@ -41,6 +41,8 @@ pub struct LinkOptions {
     pub response_lost_permille: u64,
     /// Of a thousand frames of a stream so many break it.
     pub stream_break_permille: u64,
+    /// Of a thousand probes so many are refused though the process is there.
+    pub false_refusal_permille: u64,
     /// How long a stream whose link is silent lives on.
     pub keep_alive: Duration,
 }
@@ -54,6 +56,7 @@ impl Default for LinkOptions {
             request_lost_permille: 0,
             response_lost_permille: 0,
             stream_break_permille: 0,
+            false_refusal_permille: 0,
             keep_alive: Duration::from_secs(2),
         }
     }
@@ -297,6 +300,23 @@ impl<S: ?Sized + Send + Sync + 'static> Inner<S> {
         state.rng.chance(permille)
     }
 
+    /// Tries to connect: the machine at `to` accepts or refuses, if it has power and both ways are open.
+    async fn probe(&self, from: Address, to: Address) -> Probe {
+        if !self.travel(from, to).await || self.is_silent(to) {
+            return std::future::pending().await;
+        }
+        let probe = {
+            let mut state = lock(&self.state);
+            let permille = state.options.false_refusal_permille;
+            let lies = state.rng.chance(permille);
+            if state.hosts.contains_key(&to) && !lies { Probe::Listening } else { Probe::Refused }
+        };
+        if !self.travel(to, from).await {
+            return std::future::pending().await;
+        }
+        probe
+    }
+
     async fn healed(&self, from: Address, to: Address) {
         while self.is_cut(from, to) {
             self.changed.notified().await;
@@ -368,6 +388,14 @@ impl<S: ?Sized + PeerService> Transport for PeerTransport<S> {
                 Ok(Err(NetError::Broken)) => Err(TransportError::Broken("connection reset".to_owned())),
                 Err(_) => Err(TransportError::Timeout),
             }
+        })
+    }
+
+    fn probe(&self, target: NodeId, timeout: Duration) -> BoxFuture<'static, Probe> {
+        let (inner, from) = (self.net.inner.clone(), self.from);
+        Box::pin(async move {
+            let probe = inner.probe(from, target.0);
+            inner.runtime.timeout(timeout, probe).await.unwrap_or(Probe::NoAnswer)
         })
     }
 }

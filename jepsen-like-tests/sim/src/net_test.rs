@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_raft_log::{NodeId, PeerCallKind, Transport, TransportError};
+use flotilla_raft_log::{NodeId, PeerCallKind, Probe, Transport, TransportError};
 use flotilla_runtime::{BoxFuture, Runtime};
 use futures::FutureExt;
 use tokio::sync::mpsc;
@@ -86,6 +86,21 @@ fn a_dead_process_refuses_a_dead_machine_is_silent_and_a_cut_link_too() {
     assert!(matches!(world.call(), Err(TransportError::Unreachable(_))));
     world.net.vanish(2, true);
     assert_eq!(world.call(), Err(TransportError::Timeout));
+}
+
+#[test]
+fn a_probe_is_refused_only_by_a_machine_without_the_process() {
+    let world = world(LinkOptions::default());
+    let probe = || world.finish(world.transport().probe(NodeId(2), ms(100)));
+    assert_eq!(probe(), Probe::Listening);
+    world.net.cut([(1, 2)]);
+    assert_eq!(probe(), Probe::NoAnswer);
+    world.net.heal([(1, 2)]);
+    world.executor.end_life(world.server);
+    world.net.vanish(2, false);
+    assert_eq!(probe(), Probe::Refused);
+    world.net.vanish(2, true);
+    assert_eq!(probe(), Probe::NoAnswer, "a machine without power");
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl Options {
             links.stream_break_permille = rng.below(10);
         }
         let hectic = rng.chance(400);
-        Options {
+        let mut options = Options {
             seed,
             machine,
             mutant: None,
@@ -142,6 +142,15 @@ impl Options {
             stall_us: (20_000, 400_000),
             wall_offset_ms_max: if rng.chance(300) { 60_000 } else { 0 },
             kept_permille: *rng.pick(&[0, 300, 700]),
+        };
+        // Drawn last, so that what a seed meant before stays for most.
+        if rng.chance(150) {
+            options.replica_count = 5;
         }
+        if rng.chance(250) {
+            options.links.false_refusal_permille = rng.below(500);
+            options.links.stream_break_permille = options.links.stream_break_permille.max(rng.below(5));
+        }
+        options
     }
 }

@@ -205,6 +205,9 @@ async fn found<M: Model>(log: ReplicatedLog<M::Output>, model: Arc<M>, stamps: A
 
 impl<M: Model> PeerService for LogReplica<M> {
     fn call(&self, kind: PeerCallKind, body: Bytes) -> BoxFuture<'static, Result<Bytes, String>> {
+        if kind == PeerCallKind::LeaderGone {
+            self.witness.mark("a voter was asked whether the leader is gone");
+        }
         let log = self.log.clone();
         Box::pin(async move { log.serve_call(kind, body).await.map_err(|error| error.to_string()) })
     }

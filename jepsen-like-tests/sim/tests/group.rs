@@ -44,6 +44,7 @@ fn a_group_under_faults_keeps_its_promises_and_serves_again() {
         "a name was lost",
         "a cut",
         "a crash point was reached",
+        "a killed leader was replaced within its lease",
         "a segment was started",
         "a checkpoint was taken",
         "a checkpoint was restored",

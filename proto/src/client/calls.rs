@@ -153,6 +153,17 @@ pub struct AppendLink {
     pub responses: mpsc::Receiver<Bytes>,
 }
 
+/// What became of a new connection to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Accepted: a process listens, well or not.
+    Listening,
+    /// Refused by the kernel of the peer's machine, at every address that its name stands for: no process listens.
+    Refused,
+    /// Neither in time, or another error.
+    NoAnswer,
+}
+
 /// [`crate::Peer`] from the other side.
 pub trait PeerCalls: Send + Sync + 'static {
     /// One question to the peer, on the control connection. A refusal by the peer is a
@@ -164,6 +175,13 @@ pub trait PeerCalls: Send + Sync + 'static {
 
     /// Hands a client's call on, on the control connection.
     fn forward(&self, request: peer::ForwardRequest, timeout: Duration) -> Answer<peer::ForwardResponse>;
+
+    /// Looks, with a connection of its own, whether a process listens at the peer's address. Nothing is sent.
+    fn probe(&self, timeout: Duration) -> BoxFuture<'static, Presence> {
+        // Knowing nothing is always true.
+        let _ = timeout;
+        Box::pin(std::future::ready(Presence::NoAnswer))
+    }
 }
 
 /// Gives the means to call a `host:port`. Nothing is connected before the first call.

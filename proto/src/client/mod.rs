@@ -9,7 +9,8 @@ mod tonic_link;
 mod tonic_peer;
 
 pub use calls::{
-    AdminCalls, AppendLink, CallOptions, Connector, MessagingCalls, NamesrvCalls, PeerCalls, ReplyStream, reply_stream,
+    AdminCalls, AppendLink, CallOptions, Connector, MessagingCalls, NamesrvCalls, PeerCalls, Presence, ReplyStream,
+    reply_stream,
 };
 pub use error::CallError;
 pub use tonic_connector::TonicConnector;

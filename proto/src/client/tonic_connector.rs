@@ -72,6 +72,7 @@ impl Connector for TonicConnector {
 
     fn peer(&self, address: &str) -> Arc<dyn PeerCalls> {
         Arc::new(TonicPeer {
+            address: address.to_owned(),
             control: TonicLink::new(address, CONTROL_KEEPALIVE, self.runtime.clone()),
             data: TonicLink::new(address, DATA_KEEPALIVE, self.runtime.clone()),
         })

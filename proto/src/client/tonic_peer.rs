@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::tonic_link::{Inbound, TonicLink};
-use super::{AppendLink, CallError, CallOptions, PeerCalls};
+use super::{AppendLink, CallError, CallOptions, PeerCalls, Presence};
 use crate::{PeerLink, STREAM_DEPTH, metadata, peer};
 
 type Answer<T> = BoxFuture<'static, Result<T, CallError>>;
@@ -19,6 +19,7 @@ type Answer<T> = BoxFuture<'static, Result<T, CallError>>;
 /// The two connections to one peer.
 #[derive(Debug)]
 pub(super) struct TonicPeer {
+    pub(super) address: String,
     pub(super) control: TonicLink,
     pub(super) data: TonicLink,
 }
@@ -56,6 +57,25 @@ impl PeerCalls for TonicPeer {
         let answer = self.control.unary("/flotilla.peer.v1.Peer/Forward", CallOptions::within(timeout), request);
         Box::pin(async move { Ok(answer.await?.body) })
     }
+
+    fn probe(&self, timeout: Duration) -> BoxFuture<'static, Presence> {
+        let (runtime, address) = (self.control.runtime().clone(), self.address.clone());
+        Box::pin(async move { runtime.timeout(timeout, probe(&address)).await.unwrap_or(Presence::NoAnswer) })
+    }
+}
+
+/// Connects and closes.
+async fn probe(address: &str) -> Presence {
+    let Ok(resolved) = tokio::net::lookup_host(address).await else { return Presence::NoAnswer };
+    let mut presence = Presence::NoAnswer;
+    for address in resolved {
+        match tokio::net::TcpStream::connect(address).await {
+            Ok(_) => return Presence::Listening,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => presence = Presence::Refused,
+            Err(_) => return Presence::NoAnswer,
+        }
+    }
+    presence
 }
 
 /// Hands on what the peer sends. Ending drops the inbound half, which ends the other one.
@@ -77,5 +97,25 @@ async fn pump(mut inbound: Inbound<peer::PeerFrame>, sender: mpsc::Sender<Bytes>
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flotilla_runtime::Runtime;
+
+    use super::*;
+    use crate::client::{Connector, TonicConnector};
+
+    #[tokio::test]
+    async fn a_probe_tells_a_closed_port_from_an_open_one() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let peer = TonicConnector::new(Runtime::tokio()).peer(&address);
+        assert_eq!(peer.probe(Duration::from_secs(5)).await, Presence::Listening, "nobody needs to accept it");
+        drop(listener);
+        assert_eq!(peer.probe(Duration::from_secs(5)).await, Presence::Refused);
+        let nowhere = TonicConnector::new(Runtime::tokio()).peer("no-such-host.invalid:1");
+        assert_eq!(nowhere.probe(Duration::from_secs(5)).await, Presence::NoAnswer);
     }
 }

@@ -306,7 +306,7 @@ mod tests {
         by_name.extend(literal(&[], b"1,2:3"));
         let mut padded = vec![3, 0, 0, 0, 0, 7]; // pad length, priority
         padded.extend_from_slice(&by_name);
-        padded.extend_from_slice(&[b',', b':', b',']);
+        padded.extend_from_slice(b",:,");
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         bytes.extend(frame(4, 0, &[0, 3, 0, 0, 0, 100]));
         bytes.extend(frame(FRAME_HEADERS, 0, &by_index[..12]));

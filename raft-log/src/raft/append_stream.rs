@@ -18,11 +18,12 @@ use openraft::errors::{RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use tokio::sync::{Notify, mpsc};
 
+use super::gone_watch::GoneWatch;
 use super::network::{protocol_error, rpc_error};
 use super::type_config::{LogRaft, TypeConfig};
 use super::wire::{PeerMessage, decode, encode};
-use crate::TransportError;
 use crate::transport::AppendChannel;
+use crate::{NodeId, TransportError};
 
 /// Bytes of requests that may wait for their answers (one request may pass it alone).
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
@@ -178,22 +179,32 @@ impl AppendStream {
     }
 }
 
-/// The receiving end: feeds requests to the core and sends its answers back, until either side closes.
+/// The receiving end: feeds requests to the core and sends its answers back, until either side closes. Tells `watch` of
+/// each sign of life, and when the stream ends.
 pub(crate) fn serve_append(
     runtime: &Runtime,
     raft: LogRaft,
+    watch: GoneWatch,
     requests: mpsc::Receiver<Bytes>,
     responses: mpsc::Sender<Bytes>,
 ) -> Task<()> {
     runtime.spawn("append-serve", async move {
         // openraft reads the input in a task of its own, which must end with this one.
         let (_open, closed) = futures::channel::oneshot::channel::<()>();
-        let input = futures::stream::unfold((requests, closed), |(mut requests, mut closed)| async move {
-            let Either::Left(frame) = select(requests.recv(), &mut closed).await else {
+        let source = Source { requests, closed, watch, leader: None };
+        let input = futures::stream::unfold(source, |mut source| async move {
+            let Either::Left(Some(frame)) = select(source.requests.recv(), &mut source.closed).await else {
+                // The peer's side closed, or nobody takes our answers any more.
+                source.leader.inspect(|leader| source.watch.broke(*leader));
                 return None;
             };
-            match decode(frame?) {
-                Ok(PeerMessage::AppendRequest(request)) => Some((request, (requests, closed))),
+            match decode(frame) {
+                Ok(PeerMessage::AppendRequest(request)) => {
+                    let leader = NodeId(request.vote.leader_id().voted_for);
+                    source.leader = Some(leader);
+                    source.watch.heard_from(leader);
+                    Some((request, source))
+                }
                 Ok(_) => {
                     tracing::warn!("append stream closed: peer sent another message than an append request");
                     None
@@ -211,4 +222,14 @@ pub(crate) fn serve_append(
             }
         }
     })
+}
+
+/// Where a served stream's requests come from.
+struct Source {
+    requests: mpsc::Receiver<Bytes>,
+    /// Resolves when the serving task is over.
+    closed: futures::channel::oneshot::Receiver<()>,
+    watch: GoneWatch,
+    /// Who sent the last request.
+    leader: Option<NodeId>,
 }

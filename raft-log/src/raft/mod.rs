@@ -3,6 +3,7 @@
 mod append_stream;
 mod async_runtime;
 mod core_config;
+mod gone_watch;
 mod log_store;
 mod machine;
 mod membership;
@@ -18,6 +19,7 @@ mod wire_test;
 
 pub(crate) use append_stream::serve_append;
 pub(crate) use core_config::core_config;
+pub(crate) use gone_watch::GoneWatch;
 pub(crate) use log_store::LogStore;
 pub(crate) use machine::Machine;
 pub(crate) use network::NetworkFactory;

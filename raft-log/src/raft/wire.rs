@@ -7,11 +7,13 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 
+use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::{decode_membership, encode_membership};
-use super::type_config::{Entry, LogId, TypeConfig, Vote, to_entry, to_record};
+use super::type_config::{Entry, LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record};
 use crate::fields::{FieldError, FieldReader, u32_at};
 use crate::ids::EntryId;
 use crate::segment::{Record, RecordKind};
+use crate::{NodeId, Term};
 
 const MAGIC: [u8; 4] = *b"FLPW";
 const VERSION: u8 = 1;
@@ -29,6 +31,8 @@ pub(crate) enum PeerMessage {
     TransferResponse(TransferLeaderResponse<TypeConfig>),
     SnapshotRequest { vote: Vote, meta: SnapshotMetaOf<TypeConfig>, state: Bytes },
     SnapshotResponse(Vote),
+    GoneQuestion(GoneQuestion),
+    GoneAnswer(GoneAnswer),
 }
 
 /// Why bytes are no message.
@@ -61,6 +65,8 @@ impl PeerMessage {
             PeerMessage::TransferResponse(_) => 6,
             PeerMessage::SnapshotRequest { .. } => 7,
             PeerMessage::SnapshotResponse(_) => 8,
+            PeerMessage::GoneQuestion(_) => 9,
+            PeerMessage::GoneAnswer(_) => 10,
         }
     }
 }
@@ -125,6 +131,11 @@ pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
         6 => PeerMessage::TransferResponse(get_transfer_response(&mut body)?),
         7 => get_snapshot_request(&mut body)?,
         8 => PeerMessage::SnapshotResponse(get_vote(&mut body)?),
+        9 => PeerMessage::GoneQuestion(GoneQuestion { leader: NodeId(body.u64()?), term: Term(body.u64()?) }),
+        10 => PeerMessage::GoneAnswer(GoneAnswer {
+            is_gone: body.flag("leader gone")?,
+            last: get_log_id(&mut body)?.as_ref().map(to_entry_id),
+        }),
         unknown => return Err(WireError::Kind(unknown)),
     };
     body.finish()?;
@@ -215,6 +226,14 @@ fn put_body(frame: &mut BytesMut, message: PeerMessage) {
             put_bytes(frame, &state);
         }
         PeerMessage::SnapshotResponse(vote) => put_vote(frame, &vote),
+        PeerMessage::GoneQuestion(GoneQuestion { leader, term }) => {
+            frame.put_u64_le(leader.0);
+            frame.put_u64_le(term.0);
+        }
+        PeerMessage::GoneAnswer(GoneAnswer { is_gone, last }) => {
+            frame.put_u8(is_gone.into());
+            put_log_id(frame, last.map(to_log_id).as_ref());
+        }
     }
 }
 

@@ -8,9 +8,12 @@ use openraft::raft::{
 };
 use proptest::prelude::*;
 
+use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::Members;
 use super::type_config::{Entry, LogId, Proposal, Vote};
 use super::wire::{PeerMessage, WireError, decode, encode};
+use crate::ids::EntryId;
+use crate::{NodeId, Term};
 
 fn log_id() -> impl Strategy<Value = LogId> {
     any::<(u64, u64)>().prop_map(|(term, index)| LogId::new_term_index(term, index))
@@ -111,6 +114,22 @@ proptest! {
             panic!("another message arrived")
         };
         prop_assert_eq!((arrived_vote, meta, arrived), (vote, sent, state));
+    }
+
+    #[test]
+    fn questions_about_a_gone_leader_arrive_as_sent(
+        node: u64, term: u64, flag: bool, last in prop::option::of(any::<(u64, u64)>()),
+    ) {
+        let question = GoneQuestion { leader: NodeId(node), term: Term(term) };
+        let PeerMessage::GoneQuestion(arrived) = round_trip(PeerMessage::GoneQuestion(question)) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!(arrived, question);
+        let answer = GoneAnswer { is_gone: flag, last: last.map(|(term, index)| EntryId::new(term, index)) };
+        let PeerMessage::GoneAnswer(arrived) = round_trip(PeerMessage::GoneAnswer(answer)) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!(arrived, answer);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use flotilla_runtime::{BoxFuture, Task};
 use tokio::sync::mpsc;
 
-use crate::{AppendChannel, NodeId, PeerCallKind, ReplicatedLog, Transport, TransportError};
+use crate::{AppendChannel, NodeId, PeerCallKind, Probe, ReplicatedLog, Transport, TransportError};
 
 type Log = ReplicatedLog<usize>;
 
@@ -102,5 +102,17 @@ impl Transport for Link {
             net.inner.lock().unwrap().streams.push((from, target, task));
             Ok(AppendChannel { requests, responses })
         })
+    }
+
+    fn probe(&self, target: NodeId, _timeout: Duration) -> BoxFuture<'static, Probe> {
+        let inner = self.net.inner.lock().unwrap();
+        let probe = if inner.cut.contains(&(self.from, target)) {
+            Probe::NoAnswer
+        } else if inner.logs.contains_key(&target) {
+            Probe::Listening
+        } else {
+            Probe::Refused
+        };
+        Box::pin(std::future::ready(probe))
     }
 }
