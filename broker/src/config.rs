@@ -72,6 +72,9 @@ pub struct BrokerConfig {
     /// without a number of their own. Default 17 (the first and 16 retries); 1 to 1000.
     pub max_deliveries: u32,
 
+    /// How far in the future the delivery time of a delayed message may be, ms. Default 3 days; 1,000 to 10 years.
+    pub delay_ms_max: u64,
+
     /// Longest time a receive call waits for messages, ms. Default 30,000; 1,000 to 300,000.
     pub long_polling_max_ms: u64,
     /// How long a received message stays invisible when the call does not say, as push consumers leave it, ms. Default
@@ -134,6 +137,7 @@ impl Default for BrokerConfig {
             auto_create_queues: 4,
             auto_create_groups: true,
             max_deliveries: 17,
+            delay_ms_max: 3 * 24 * 3600 * 1000,
             long_polling_max_ms: 30_000,
             invisible_default_ms: 60_000,
             parked_calls_max: 10_000,
@@ -265,11 +269,12 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 14] = [
+        let ranges: [(&str, u64, u64, u64); 15] = [
             ("tail_cache_bytes", self.tail_cache_bytes, 1 << 20, u64::MAX),
             ("body_bytes_max", self.body_bytes_max, 1, limits::BODY_BYTES_MAX as u64),
             ("auto_create_queues", self.auto_create_queues.into(), 1, u64::from(limits::QUEUES_PER_TOPIC_MAX)),
             ("max_deliveries", self.max_deliveries.into(), 1, 1000),
+            ("delay_ms_max", self.delay_ms_max, 1_000, 10 * 365 * 24 * 3600 * 1000),
             ("long_polling_max_ms", self.long_polling_max_ms, 1_000, 300_000),
             ("invisible_default_ms", self.invisible_default_ms, 1_000, INVISIBLE_MS_MAX),
             ("parked_calls_max", self.parked_calls_max, 1, u64::MAX),

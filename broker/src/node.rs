@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::admin::service::AdminService;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
+use crate::duty::due;
 use crate::edge::clients::Clients;
 use crate::edge::front::Front;
 use crate::edge::route::RoutePlan;
@@ -47,6 +48,7 @@ pub struct Node {
 struct Listener {
     lanes: Arc<Lanes>,
     catalog: Arc<Notify>,
+    timers: Arc<Notify>,
     failure: Arc<Failure>,
 }
 
@@ -63,6 +65,10 @@ impl ApplyObserver for Listener {
 
     fn catalog_changed(&self) {
         self.catalog.notify_one();
+    }
+
+    fn timers_changed(&self) {
+        self.timers.notify_one();
     }
 
     fn failed(&self, reason: &str) {
@@ -85,8 +91,14 @@ impl Node {
         config.validate()?;
         let lanes = Arc::new(Lanes::default());
         let catalog = Arc::new(Notify::new());
+        let timers = Arc::new(Notify::new());
         let failure = Arc::new(Failure::default());
-        let listener = Listener { lanes: lanes.clone(), catalog: catalog.clone(), failure: failure.clone() };
+        let listener = Listener {
+            lanes: lanes.clone(),
+            catalog: catalog.clone(),
+            timers: timers.clone(),
+            failure: failure.clone(),
+        };
         let store_dir = config.data_dir.join("store");
         let (machine, store) = flotilla_store::open(disk.clone(), store_dir.clone(), Arc::new(listener))
             .map_err(|error| StartError::Store { dir: store_dir.display().to_string(), reason: error.to_string() })?;
@@ -94,6 +106,7 @@ impl Node {
         let (replica, proposer) = assemble(config, runtime, log, store, lanes, failure, &*connector);
         let mut tasks = vec![proposer];
         tasks.extend(duties(&replica, catalog, &*connector));
+        tasks.push(replica.runtime.spawn("deliver-due", due::deliver_due(replica.clone(), timers)));
         tracing::info!(
             cluster = replica.config.cluster,
             group = replica.config.group,

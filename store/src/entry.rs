@@ -1,14 +1,16 @@
 //! Log entries: a list of commands under one time stamp; written by [`EntryBuilder`].
 
 use bytes::{BufMut, Bytes, BytesMut};
-use flotilla_message::{QueueOffset, StoredFrame, limits};
+use flotilla_message::{MessageRef, QueueOffset, StoredFrame, limits};
 
 use crate::{Command, SkipRange, StartPolicy};
 
 /// The numbers of the entry format; `docs/formats/log-entry.md` draws it.
 pub(crate) mod layout {
     pub const MAGIC: [u8; 4] = *b"FLEN";
-    pub const VERSION: u8 = 1;
+    pub const VERSION: u8 = 2;
+    /// The oldest version that is read: the same layout with fewer kinds of commands.
+    pub const VERSION_MIN: u8 = 1;
     pub const VERSION_AT: usize = 4;
     pub const COMMAND_COUNT_AT: usize = 8;
     pub const ENTRY_BYTES_AT: usize = 12;
@@ -31,6 +33,8 @@ pub(crate) mod layout {
     pub const DELIVER: u8 = 33;
     pub const ACK: u8 = 34;
     pub const CHANGE_INVISIBLE: u8 = 35;
+    pub const DELIVER_DUE: u8 = 48;
+    pub const RECALL: u8 = 49;
 
     pub const START_FIRST: u8 = 0;
     pub const START_LAST: u8 = 1;
@@ -139,6 +143,8 @@ pub fn command_bytes(command: &Command) -> usize {
             text(group.as_str()) + text(topic.as_str()) + 8 + 12 * receipts.len()
         }
         Command::ChangeInvisible { group, topic, .. } => text(group.as_str()) + text(topic.as_str()) + 24,
+        Command::DeliverDue { .. } => 12,
+        Command::Recall { topic, .. } => text(topic.as_str()) + 20,
     };
     layout::COMMAND_HEADER_BYTES + operands
 }
@@ -227,7 +233,23 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             out.put_u64_le(*invisible_until_ms);
             layout::CHANGE_INVISIBLE
         }
+        Command::DeliverDue { until_ms, count } => {
+            out.put_u64_le(*until_ms);
+            out.put_u32_le(*count);
+            layout::DELIVER_DUE
+        }
+        Command::Recall { topic, due_ms, message } => {
+            put_text(out, topic.as_str());
+            out.put_u64_le(*due_ms);
+            put_message(out, *message);
+            layout::RECALL
+        }
     }
+}
+
+fn put_message(out: &mut BytesMut, message: MessageRef) {
+    out.put_u64_le(message.index);
+    out.put_u32_le(message.ordinal);
 }
 
 /// Texts are names and attempt ids: what is longer than the 16 bits allow is cut at a character,

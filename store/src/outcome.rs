@@ -3,7 +3,7 @@
 use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, TopicName, limits};
 
 use crate::Slot;
-use crate::limits::{GROUPS_MAX, TOPICS_MAX};
+use crate::limits::{DELAYED_MAX, GROUPS_MAX, TOPICS_MAX};
 
 /// The answer to one [`crate::Command`]; the same on every replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +57,16 @@ pub enum Outcome {
         /// When it becomes due, log time, milliseconds since the Unix epoch.
         invisible_until_ms: u64,
     },
+    /// Delayed messages stand in their queues now.
+    DueDelivered {
+        /// How many; as many as were allowed if more may be due.
+        delivered: u32,
+    },
+    /// The delayed message will never be delivered.
+    Recalled {
+        /// True if it was recalled before.
+        repeated: bool,
+    },
     /// Nothing was done.
     Rejected(Rejection),
 }
@@ -66,12 +76,44 @@ pub enum Outcome {
 pub struct ProducedSlot {
     /// Its queue; that of the first send if it is a duplicate.
     pub queue: QueueId,
-    /// Its offset there.
+    /// Its offset there; 0 while it is `held`.
     pub offset: QueueOffset,
     /// Its identity.
     pub message: MessageRef,
     /// True if it was stored before and not stored again.
     pub duplicate: bool,
+    /// Set if it was stored outside of the queue, and why. Of a duplicate: why it was then; it may
+    /// stand in the queue by now.
+    pub held: Option<Holding>,
+}
+
+/// Why a stored message does not stand in its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holding {
+    /// It is delayed until this wall time, milliseconds since the Unix epoch.
+    Until(u64),
+}
+
+/// How a message ended that stood outside of its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It was delayed, and recalled in time.
+    Recalled,
+}
+
+impl Ending {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Ending::Recalled => 1,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Ending> {
+        match code {
+            1 => Some(Ending::Recalled),
+            _ => None,
+        }
+    }
 }
 
 /// A message handed to a consumer.
@@ -172,6 +214,20 @@ pub enum Rejection {
     /// The message is not in flight: it is consumed, or was never delivered.
     #[error("the receipt names no delivery in flight")]
     DeliveryNotFound,
+    /// No room for another delayed message.
+    #[error("{DELAYED_MAX} delayed messages wait for their time, more are not allowed")]
+    TooManyDelayed,
+    /// The message does not wait for its time.
+    #[error("the message does not wait: it was delivered already, or its topic was deleted")]
+    NotWaiting,
+    /// A duty of a leader whose term is over.
+    #[error("the duty is of term {proposed}, the log is in term {term}")]
+    TermPassed {
+        /// The proposer's term.
+        proposed: u64,
+        /// The entry's own.
+        term: u64,
+    },
     /// The entry is not one that an [`crate::EntryBuilder`] made. Nothing of it was applied; this
     /// is the entry's only outcome.
     #[error("log entry is malformed: {reason}")]

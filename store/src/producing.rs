@@ -1,11 +1,13 @@
-//! What `Produce` does: assign offsets, and find repeated sends.
+//! What `Produce` does: assign offsets, or keep what is delayed, and find repeated sends.
 
-use flotilla_message::{MessageRef, QueueId, QueueOffset};
+use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset};
 
 use crate::dedup::{Seen, dedup_key};
 use crate::entry_view::FramePlace;
+use crate::held::Held;
+use crate::limits::DELAYED_MAX;
 use crate::state::{Changes, Refusal, State};
-use crate::{Outcome, ProducedSlot, Rejection, Slot};
+use crate::{Holding, Outcome, ProducedSlot, Rejection, Slot};
 
 impl State {
     pub fn produce(
@@ -32,6 +34,10 @@ impl State {
                 message_type: place.head.message_type(),
             }));
         }
+        let is_delayed = topic.message_type == MessageType::Delay;
+        if is_delayed && self.timers.len() + frames.len() > DELAYED_MAX {
+            return Err(Rejection::TooManyDelayed.into());
+        }
         let grown = (name.clone(), queue_id);
         let Some(topic) = self.topics.get_mut(topic_name) else {
             unreachable!("the topic was found above");
@@ -45,10 +51,20 @@ impl State {
             let frame = &payload[place.position as usize..];
             let key = dedup_key(topic.uid, place.head.id_in(frame));
             if let Some(known) = self.dedup.find(key) {
-                offsets.push(known);
+                offsets.push(known.produced(is_delayed));
                 continue;
             }
             let message = MessageRef { index, ordinal: place.ordinal };
+            if is_delayed {
+                // When, not whether: what is due already waits for the leader's next word as well.
+                let due_ms = place.head.delivery_at_ms().unwrap_or(0);
+                let held = Held::of(place, topic.uid, queue_id.0);
+                changes.timers |= self.timers.insert(due_ms, message, held);
+                let seen = Seen { key, at_ms: self.log_time_ms, mark: due_ms, message, queue: queue_id };
+                offsets.push(ProducedSlot { duplicate: false, ..seen.produced(true) });
+                self.dedup.insert(seen);
+                continue;
+            }
             let slot = Slot {
                 message,
                 position: place.position,
@@ -56,13 +72,25 @@ impl State {
                 tag_hash: place.head.tag_hash(),
                 stored_at_ms: self.log_time_ms,
             };
-            let offset = QueueOffset(queue.append(slot, place.head.checksum()));
-            self.dedup.insert(Seen { key, at_ms: self.log_time_ms, offset, message, queue: queue_id });
-            offsets.push(ProducedSlot { queue: queue_id, offset, message, duplicate: false });
+            let offset = queue.append(slot, place.head.checksum());
+            let seen = Seen { key, at_ms: self.log_time_ms, mark: offset, message, queue: queue_id };
+            offsets.push(ProducedSlot { duplicate: false, ..seen.produced(false) });
+            self.dedup.insert(seen);
         }
         if queue.max() > max_before {
             changes.queues_grown.insert(grown);
         }
         Ok(Outcome::Produced { queue: queue_id, offsets })
+    }
+}
+
+impl Seen {
+    /// The answer to a send of it that is repeated.
+    fn produced(&self, is_delayed: bool) -> ProducedSlot {
+        let (offset, held) = match is_delayed {
+            true => (0, Some(Holding::Until(self.mark))),
+            false => (self.mark, None),
+        };
+        ProducedSlot { queue: self.queue, offset: QueueOffset(offset), message: self.message, duplicate: true, held }
     }
 }

@@ -290,6 +290,17 @@ impl StoreReader {
             .collect()
     }
 
+    /// When the first delayed message is due, wall time, milliseconds since the Unix epoch; `None`
+    /// if none waits.
+    pub fn next_delayed_ms(&self) -> Option<u64> {
+        self.shared.read().timers.next_due_ms()
+    }
+
+    /// How many delayed messages wait for their time.
+    pub fn delayed_count(&self) -> usize {
+        self.shared.read().timers.len()
+    }
+
     /// Log time of the last entry applied, milliseconds since the Unix epoch; 0 before the first.
     /// A new leader stamps its first entry with no less.
     pub fn log_time_ms(&self) -> u64 {

@@ -36,6 +36,9 @@ pub fn rejected(rejection: &Rejection) -> v2::Status {
         Rejection::TooManyTopics | Rejection::TooManyGroups => Code::PreconditionFailed,
         Rejection::MessageTypeConflict { .. } => Code::MessagePropertyConflictWithType,
         Rejection::ReceiptStale | Rejection::DeliveryNotFound => Code::InvalidReceiptHandle,
+        Rejection::TooManyDelayed => Code::TooManyRequests,
+        Rejection::NotWaiting => Code::MessageNotFound,
+        Rejection::TermPassed { .. } => Code::HaNotAvailable,
         Rejection::Malformed { .. } | Rejection::StoreFailed { .. } => Code::InternalServerError,
     };
     status(code, rejection.to_string())

@@ -5,6 +5,7 @@ use flotilla_message::{BodyEncoding, Message, MessageId, MessageType, StoredFram
 use flotilla_proto::status::{Code, Coded, status};
 use flotilla_proto::{CallContext, v2};
 
+use crate::config::BrokerConfig;
 use crate::edge::names::{self, known_code};
 
 /// A send request that keeps every rule which needs no knowledge of topics.
@@ -28,7 +29,7 @@ impl Outgoing {
     pub fn read(
         context: &CallContext,
         request: &v2::SendMessageRequest,
-        body_bytes_max: u64,
+        config: &BrokerConfig,
         now_wall_ms: u64,
     ) -> Result<Outgoing, Refusal> {
         let refuse = |code, message: String| status(known_code(context, code), message);
@@ -54,7 +55,7 @@ impl Outgoing {
                 let text = format!("batch has messages of topics '{one}' and '{other}'; one topic is allowed");
                 return Err(refuse(Code::MessageCorrupted, text));
             }
-            let message = read_message(context, message, &topic, body_bytes_max, now_wall_ms)?;
+            let message = read_message(context, message, &topic, config, now_wall_ms)?;
             let kind = (message.message_type, message.group.clone());
             match &outgoing {
                 None => outgoing = Some(kind),
@@ -88,12 +89,13 @@ fn read_message(
     context: &CallContext,
     message: &v2::Message,
     topic: &TopicName,
-    body_bytes_max: u64,
+    config: &BrokerConfig,
     now_wall_ms: u64,
 ) -> Result<Message, Refusal> {
     let refuse = |code, message: String| status(known_code(context, code), message);
     let empty = v2::SystemProperties::default();
     let system = message.system_properties.as_ref().unwrap_or(&empty);
+    let body_bytes_max = config.body_bytes_max;
     if message.body.len() as u64 > body_bytes_max {
         let bytes = message.body.len();
         return Err(refuse(
@@ -109,8 +111,17 @@ fn read_message(
         v2::Encoding::Gzip => BodyEncoding::Gzip,
         v2::Encoding::Identity | v2::Encoding::Unspecified => BodyEncoding::Identity,
     };
-    // Before 1970: at once.
-    let delivery_at_ms = system.delivery_timestamp.as_ref().map(|timestamp| timestamp_ms(timestamp).unwrap_or(0));
+    // Before 1970: at once. Beyond what can be told: too far.
+    let delivery_at_ms = system.delivery_timestamp.as_ref().map(|timestamp| {
+        let too_far = if timestamp.seconds < 0 { 0 } else { u64::MAX };
+        timestamp_ms(timestamp).unwrap_or(too_far)
+    });
+    let delay_ms = delivery_at_ms.map_or(0, |at_ms| at_ms.saturating_sub(now_wall_ms));
+    if delay_ms > config.delay_ms_max {
+        let limit = config.delay_ms_max;
+        let text = format!("delivery time is {delay_ms} ms from now; at most {limit} ms are allowed");
+        return Err(refuse(Code::IllegalDeliveryTime, text));
+    }
     Ok(Message {
         topic: topic.clone(),
         message_type,
@@ -183,7 +194,8 @@ mod tests {
     }
 
     fn read_as(language: &str, messages: Vec<v2::Message>) -> Result<Outgoing, (i32, String)> {
-        Outgoing::read(&context(language), &v2::SendMessageRequest { messages }, 4 << 20, 7)
+        let config = BrokerConfig::default();
+        Outgoing::read(&context(language), &v2::SendMessageRequest { messages }, &config, 7)
             .map_err(|status| (status.code, status.message))
     }
 
@@ -235,6 +247,20 @@ mod tests {
     fn the_rust_client_gets_a_code_it_knows_for_an_empty_body() {
         let empty = message(|message, _| message.body = Bytes::new());
         assert_eq!(read_as("RUST", vec![empty]).expect_err("refused").0, 40016);
+    }
+
+    #[test]
+    fn a_delivery_time_may_be_past_but_not_too_far() {
+        let at = |seconds| {
+            read(vec![message(|_, system| {
+                system.delivery_timestamp = Some(prost_types::Timestamp { seconds, nanos: 0 });
+            })])
+        };
+        let three_days = 3 * 24 * 3600;
+        assert_eq!(at(three_days).expect("just allowed").frames[0].view().delivery_at_ms(), Some(259_200_000));
+        assert_eq!(at(three_days + 1).expect_err("too far").0, 40012);
+        assert_eq!(at(i64::MAX).expect_err("no time that this is").0, 40012);
+        assert_eq!(at(-5).expect("at once").frames[0].view().delivery_at_ms(), Some(0));
     }
 
     #[test]
