@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use crate::admin::service::AdminService;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
-use crate::duty::due;
+use crate::duty::{self, DutyNews};
 use crate::edge::clients::Clients;
 use crate::edge::front::Front;
 use crate::edge::route::RoutePlan;
@@ -48,7 +48,7 @@ pub struct Node {
 struct Listener {
     lanes: Arc<Lanes>,
     catalog: Arc<Notify>,
-    timers: Arc<Notify>,
+    duties: Arc<DutyNews>,
     failure: Arc<Failure>,
 }
 
@@ -68,7 +68,7 @@ impl ApplyObserver for Listener {
     }
 
     fn timers_changed(&self) {
-        self.timers.notify_one();
+        self.duties.tell();
     }
 
     fn failed(&self, reason: &str) {
@@ -91,12 +91,12 @@ impl Node {
         config.validate()?;
         let lanes = Arc::new(Lanes::default());
         let catalog = Arc::new(Notify::new());
-        let timers = Arc::new(Notify::new());
+        let duty_news = Arc::new(DutyNews::default());
         let failure = Arc::new(Failure::default());
         let listener = Listener {
             lanes: lanes.clone(),
             catalog: catalog.clone(),
-            timers: timers.clone(),
+            duties: duty_news.clone(),
             failure: failure.clone(),
         };
         let store_dir = config.data_dir.join("store");
@@ -106,7 +106,7 @@ impl Node {
         let (replica, proposer) = assemble(config, runtime, log, store, lanes, failure, &*connector);
         let mut tasks = vec![proposer];
         tasks.extend(duties(&replica, catalog, &*connector));
-        tasks.push(replica.runtime.spawn("deliver-due", due::deliver_due(replica.clone(), timers)));
+        tasks.extend(duty::start(&replica, &duty_news));
         tracing::info!(
             cluster = replica.config.cluster,
             group = replica.config.group,

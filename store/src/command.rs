@@ -26,7 +26,7 @@ pub struct SkipRange {
 ///
 /// An entry also carries the term of its proposer. It may differ from the entry's own term when a
 /// leader was replaced in between. Commands of clients are applied all the same; those of leader
-/// duties ([`Command::DeliverDue`]) lapse with their term.
+/// duties ([`Command::DeliverDue`], [`Command::CheckTransactions`]) lapse with their term.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Makes a topic. An existing one is answered by `TopicExists`.
@@ -93,6 +93,39 @@ pub enum Command {
         due_ms: u64,
         /// Its identity.
         message: MessageRef,
+    },
+    /// Stores messages of transactions, all or nothing, as [`Command::Produce`] does. They are half:
+    /// in nobody's sight until [`Command::EndTransaction`].
+    Prepare {
+        /// The topic, of type TRANSACTION.
+        topic: TopicName,
+        /// The queue in which they will stand.
+        queue: QueueId,
+        /// Log time after which their producer is asked for the first time, milliseconds.
+        check_after_ms: u64,
+        /// The messages.
+        frames: Vec<StoredFrame>,
+    },
+    /// Commits a half message, which makes its slot (it refers to the message as it was sent), or
+    /// drops it. Ended so before, and not too long ago, it is answered again.
+    EndTransaction {
+        /// Its topic.
+        topic: TopicName,
+        /// Its identity.
+        message: MessageRef,
+        /// Committed, or rolled back.
+        commit: bool,
+    },
+    /// Notes that the producers of half messages are asked whose time has come, and answers which
+    /// these are. One that was asked for as often as allowed is parked instead: nobody is asked any
+    /// more, and it waits for a [`Command::EndTransaction`]. A leader's duty.
+    CheckTransactions {
+        /// How many at most.
+        count: u32,
+        /// Log time until the next check of each, milliseconds.
+        next_after_ms: u64,
+        /// After so many checks a half message is parked.
+        checks_max: u32,
     },
     /// Fixes where a group stands in every queue of a topic that it has not met yet, by its
     /// [`StartPolicy`] and the queue bounds at this very place of the log. Queues it has met are

@@ -29,12 +29,15 @@ pub(crate) mod layout {
     pub const CREATE_GROUP: u8 = 3;
     pub const DELETE_GROUP: u8 = 4;
     pub const PRODUCE: u8 = 16;
+    pub const PREPARE: u8 = 17;
     pub const TOUCH: u8 = 32;
     pub const DELIVER: u8 = 33;
     pub const ACK: u8 = 34;
     pub const CHANGE_INVISIBLE: u8 = 35;
     pub const DELIVER_DUE: u8 = 48;
     pub const RECALL: u8 = 49;
+    pub const END_TRANSACTION: u8 = 50;
+    pub const CHECK_TRANSACTIONS: u8 = 51;
 
     pub const START_FIRST: u8 = 0;
     pub const START_LAST: u8 = 1;
@@ -73,7 +76,7 @@ impl EntryBuilder {
         self.out.put_bytes(0, layout::COMMAND_HEADER_BYTES);
         let kind = put_operands(&mut self.out, command);
         let head_bytes = self.out.len() - start;
-        if let Command::Produce { frames, .. } = command {
+        if let Command::Produce { frames, .. } | Command::Prepare { frames, .. } = command {
             for frame in frames {
                 self.out.put_slice(frame.as_bytes());
             }
@@ -130,6 +133,9 @@ pub fn command_bytes(command: &Command) -> usize {
         Command::Produce { topic, frames, .. } => {
             text(topic.as_str()) + 8 + frames.iter().map(StoredFrame::byte_len).sum::<usize>()
         }
+        Command::Prepare { topic, frames, .. } => {
+            text(topic.as_str()) + 16 + frames.iter().map(StoredFrame::byte_len).sum::<usize>()
+        }
         Command::Touch { group, topic } => text(group.as_str()) + text(topic.as_str()),
         Command::Deliver { group, topic, attempt_id, offsets, skip, .. } => {
             text(group.as_str())
@@ -145,6 +151,8 @@ pub fn command_bytes(command: &Command) -> usize {
         Command::ChangeInvisible { group, topic, .. } => text(group.as_str()) + text(topic.as_str()) + 24,
         Command::DeliverDue { .. } => 12,
         Command::Recall { topic, .. } => text(topic.as_str()) + 20,
+        Command::EndTransaction { topic, .. } => text(topic.as_str()) + 13,
+        Command::CheckTransactions { .. } => 16,
     };
     layout::COMMAND_HEADER_BYTES + operands
 }
@@ -243,6 +251,25 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             out.put_u64_le(*due_ms);
             put_message(out, *message);
             layout::RECALL
+        }
+        Command::Prepare { topic, queue, check_after_ms, frames } => {
+            put_text(out, topic.as_str());
+            out.put_u32_le(queue.0);
+            out.put_u64_le(*check_after_ms);
+            out.put_u32_le(frames.len() as u32);
+            layout::PREPARE
+        }
+        Command::EndTransaction { topic, message, commit } => {
+            put_text(out, topic.as_str());
+            put_message(out, *message);
+            out.put_u8(u8::from(*commit));
+            layout::END_TRANSACTION
+        }
+        Command::CheckTransactions { count, next_after_ms, checks_max } => {
+            out.put_u32_le(*count);
+            out.put_u64_le(*next_after_ms);
+            out.put_u32_le(*checks_max);
+            layout::CHECK_TRANSACTIONS
         }
     }
 }

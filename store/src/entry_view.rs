@@ -106,6 +106,22 @@ pub(crate) enum CommandView<'a> {
         due_ms: u64,
         message: MessageRef,
     },
+    Prepare {
+        topic: &'a str,
+        queue: QueueId,
+        check_after_ms: u64,
+        frames: Vec<FramePlace>,
+    },
+    EndTransaction {
+        topic: &'a str,
+        message: MessageRef,
+        commit: bool,
+    },
+    CheckTransactions {
+        count: u32,
+        next_after_ms: u64,
+        checks_max: u32,
+    },
 }
 
 /// The operands of a `Deliver`.
@@ -175,7 +191,7 @@ impl<'a> EntryView<'a> {
 impl<'a> CommandView<'a> {
     /// Whether it lapses with its proposer's term.
     pub fn is_duty(&self) -> bool {
-        matches!(self, CommandView::DeliverDue { .. })
+        matches!(self, CommandView::DeliverDue { .. } | CommandView::CheckTransactions { .. })
     }
 
     /// Reads the command at `start`, and answers its length.
@@ -229,11 +245,7 @@ impl<'a> CommandView<'a> {
             layout::DELETE_TOPIC => Ok(CommandView::DeleteTopic { name: operands.text()? }),
             layout::CREATE_GROUP => {
                 let name = operands.group_name()?;
-                let order = match operands.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(operands.wrong("order is neither 0 nor 1")),
-                };
+                let order = operands.flag("order")?;
                 let policy = operands.u8()?;
                 let max_deliveries = operands.u32()?;
                 let start = match (policy, operands.u64()?) {
@@ -282,6 +294,25 @@ impl<'a> CommandView<'a> {
                 due_ms: operands.u64()?,
                 message: operands.message()?,
             }),
+            layout::PREPARE => Ok(CommandView::Prepare {
+                topic: operands.text()?,
+                queue: QueueId(operands.u32()?),
+                check_after_ms: operands.u64()?,
+                frames: {
+                    let count = operands.u32()?;
+                    frames.take(count)?
+                },
+            }),
+            layout::END_TRANSACTION => Ok(CommandView::EndTransaction {
+                topic: operands.text()?,
+                message: operands.message()?,
+                commit: operands.flag("commit")?,
+            }),
+            layout::CHECK_TRANSACTIONS => Ok(CommandView::CheckTransactions {
+                count: operands.u32()?,
+                next_after_ms: operands.u64()?,
+                checks_max: operands.u32()?,
+            }),
             _ => Err(operands.wrong("command kind is unknown")),
         }
     }
@@ -304,18 +335,9 @@ impl<'a> CommandView<'a> {
                 start: *start,
             },
             CommandView::DeleteGroup { name } => Command::DeleteGroup { name: group_of(name)? },
-            CommandView::Produce { topic, queue, frames } => Command::Produce {
-                topic: topic_of(topic)?,
-                queue: *queue,
-                frames: frames
-                    .iter()
-                    .map(|place| {
-                        let start = place.position as usize;
-                        let frame = payload.slice(start..start + place.head.frame_bytes() as usize);
-                        StoredFrame::from_bytes(frame).map_err(|e| malformed(start, &e.to_string()))
-                    })
-                    .collect::<Result<_, _>>()?,
-            },
+            CommandView::Produce { topic, queue, frames } => {
+                Command::Produce { topic: topic_of(topic)?, queue: *queue, frames: stored(frames, payload)? }
+            }
             CommandView::Touch { group, topic } => Command::Touch { group: group_of(group)?, topic: topic_of(topic)? },
             CommandView::Deliver(deliver) => Command::Deliver {
                 group: group_of(deliver.group)?,
@@ -346,6 +368,28 @@ impl<'a> CommandView<'a> {
             CommandView::Recall { topic, due_ms, message } => {
                 Command::Recall { topic: topic_of(topic)?, due_ms: *due_ms, message: *message }
             }
+            CommandView::Prepare { topic, queue, check_after_ms, frames } => Command::Prepare {
+                topic: topic_of(topic)?,
+                queue: *queue,
+                check_after_ms: *check_after_ms,
+                frames: stored(frames, payload)?,
+            },
+            CommandView::EndTransaction { topic, message, commit } => {
+                Command::EndTransaction { topic: topic_of(topic)?, message: *message, commit: *commit }
+            }
+            CommandView::CheckTransactions { count, next_after_ms, checks_max } => {
+                Command::CheckTransactions { count: *count, next_after_ms: *next_after_ms, checks_max: *checks_max }
+            }
         })
     }
+}
+
+/// The frames themselves, bodies checked.
+fn stored(frames: &[FramePlace], payload: &Bytes) -> Result<Vec<StoredFrame>, MalformedEntry> {
+    let frame_at = |place: &FramePlace| {
+        let start = place.position as usize;
+        let frame = payload.slice(start..start + place.head.frame_bytes() as usize);
+        StoredFrame::from_bytes(frame).map_err(|e| malformed(start, &e.to_string()))
+    };
+    frames.iter().map(frame_at).collect()
 }

@@ -92,6 +92,14 @@ impl<'a> Operands<'a> {
         GroupName::try_from(text).map_err(|e| self.wrong(&e.to_string()))
     }
 
+    pub fn flag(&mut self, what: &str) -> Result<bool, MalformedEntry> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.wrong(&format!("{what} is neither 0 nor 1"))),
+        }
+    }
+
     pub fn message(&mut self) -> Result<MessageRef, MalformedEntry> {
         Ok(MessageRef { index: self.u64()?, ordinal: self.u32()? })
     }

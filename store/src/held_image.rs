@@ -3,6 +3,8 @@
 use bincode::{Decode, Encode};
 use flotilla_message::MessageRef;
 
+use crate::ended::EndedWindow;
+use crate::halves::Half;
 use crate::held::Held;
 use crate::image::BODY_BYTES_MAX;
 use crate::outcome::Ending;
@@ -11,6 +13,8 @@ use crate::state::State;
 #[derive(Encode, Decode)]
 struct HeldPart {
     timers: Vec<TimerImage>,
+    halves: Vec<HalfImage>,
+    ended_hash: u128,
     ended: Vec<EndedImage>,
 }
 
@@ -22,6 +26,16 @@ struct TimerImage {
     index: u64,
     ordinal: u32,
     held: HeldImage,
+}
+
+#[derive(Encode, Decode)]
+struct HalfImage {
+    index: u64,
+    ordinal: u32,
+    held: HeldImage,
+    checks: u32,
+    check_at_ms: Option<u64>,
+    prepared_at_ms: u64,
 }
 
 #[derive(Encode, Decode)]
@@ -51,6 +65,19 @@ pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
     });
     let part = HeldPart {
         timers: timers.collect(),
+        halves: state
+            .halves
+            .iter()
+            .map(|(message, half)| HalfImage {
+                index: message.index,
+                ordinal: message.ordinal,
+                held: held_image(&half.held),
+                checks: half.checks,
+                check_at_ms: half.check_at_ms,
+                prepared_at_ms: half.prepared_at_ms,
+            })
+            .collect(),
+        ended_hash: state.ended.hash(),
         ended: state
             .ended
             .iter()
@@ -77,10 +104,21 @@ pub(crate) fn decode(state: &mut State, bytes: &[u8]) -> Result<usize, String> {
         let held = held_of(state, &image.held)?;
         state.timers.insert(due_ms, MessageRef { index: image.index, ordinal: image.ordinal }, held);
     }
+    for image in part.halves {
+        let half = Half {
+            held: held_of(state, &image.held)?,
+            checks: image.checks,
+            check_at_ms: image.check_at_ms,
+            prepared_at_ms: image.prepared_at_ms,
+        };
+        state.halves.put(MessageRef { index: image.index, ordinal: image.ordinal }, half);
+    }
+    let mut ended = Vec::with_capacity(part.ended.len());
     for image in part.ended {
         let ending = Ending::from_code(image.ending).ok_or("an ending is unknown")?;
-        state.ended.note(MessageRef { index: image.index, ordinal: image.ordinal }, ending);
+        ended.push((MessageRef { index: image.index, ordinal: image.ordinal }, ending));
     }
+    state.ended = EndedWindow::restored(part.ended_hash, ended.into_iter());
     Ok(used)
 }
 

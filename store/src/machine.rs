@@ -245,7 +245,12 @@ fn apply_command(
             Ok(state.create_group(name, *order, *max_deliveries, *start, changes)?)
         }
         CommandView::DeleteGroup { name } => Ok(state.delete_group(name, changes)?),
-        CommandView::Produce { topic, queue, frames } => state.produce(index, payload, topic, *queue, frames, changes),
+        CommandView::Produce { topic, queue, frames } => {
+            state.produce((index, payload), topic, *queue, frames, None, changes)
+        }
+        CommandView::Prepare { topic, queue, check_after_ms, frames } => {
+            state.produce((index, payload), topic, *queue, frames, Some(*check_after_ms), changes)
+        }
         CommandView::Touch { group, topic } => state.touch(group, topic),
         CommandView::Deliver(deliver) => state.deliver(deliver, changes),
         CommandView::Ack { group, topic, queue, receipts } => state.ack(group, topic, *queue, receipts, changes),
@@ -254,5 +259,11 @@ fn apply_command(
         }
         CommandView::DeliverDue { until_ms, count } => Ok(state.deliver_due(*until_ms, *count, changes)),
         CommandView::Recall { topic, due_ms, message } => Ok(state.recall(topic, *due_ms, *message)?),
+        CommandView::EndTransaction { topic, message, commit } => {
+            Ok(state.end_transaction(topic, *message, *commit, changes)?)
+        }
+        CommandView::CheckTransactions { count, next_after_ms, checks_max } => {
+            Ok(state.check_transactions(*count, *next_after_ms, *checks_max))
+        }
     }
 }

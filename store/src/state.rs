@@ -6,6 +6,7 @@ use flotilla_message::{GroupName, Hash128, MessageType, Permission, QueueId, Que
 
 use crate::dedup::DedupWindow;
 use crate::ended::EndedWindow;
+use crate::halves::Halves;
 use crate::limits::{GROUPS_MAX, TOPICS_MAX};
 use crate::progress::QueueProgress;
 use crate::queue::Queue;
@@ -53,6 +54,7 @@ pub(crate) struct State {
     pub dedup: DedupWindow,
     /// Delayed messages.
     pub timers: Timers,
+    pub halves: Halves,
     pub ended: EndedWindow,
 }
 
@@ -125,7 +127,8 @@ impl State {
             progress: BTreeMap::new(),
             dedup: DedupWindow::new(),
             timers: Timers::new(),
-            ended: EndedWindow::default(),
+            halves: Halves::new(),
+            ended: EndedWindow::new(),
         }
     }
 
@@ -196,6 +199,7 @@ impl State {
         }
         self.topic_names.remove(&topic.uid);
         self.timers.drop_topic(topic.uid);
+        self.halves.drop_topic(topic.uid);
         changes.catalog = true;
         Ok(Outcome::TopicDeleted)
     }
@@ -298,13 +302,17 @@ impl State {
             progress.write_digest(&mut hash);
         }
         hash.write_u64(self.dedup.first_serial());
-        hash.write_u64(self.dedup.len() as u64);
-        hash.write_u64(self.dedup.hash() as u64);
-        hash.write_u64((self.dedup.hash() >> 64) as u64);
-        hash.write_u64(self.timers.len() as u64);
-        hash.write_u64(self.timers.hash() as u64);
-        hash.write_u64((self.timers.hash() >> 64) as u64);
-        self.ended.write_digest(&mut hash);
+        let parts = [
+            (self.dedup.len(), self.dedup.hash()),
+            (self.timers.len(), self.timers.hash()),
+            (self.halves.len(), self.halves.hash()),
+            (self.ended.len(), self.ended.hash()),
+        ];
+        for (len, part) in parts {
+            hash.write_u64(len as u64);
+            hash.write_u64(part as u64);
+            hash.write_u64((part >> 64) as u64);
+        }
         hash.finish()
     }
 }

@@ -66,6 +66,22 @@ fn commands() -> impl Strategy<Value = Command> {
             due_ms,
             message
         }),
+        (topic_name(), queue(), any::<u64>(), proptest::collection::vec("[!-~]{1,40}", 0..3)).prop_map(
+            |(topic, queue, check_after_ms, ids)| Command::Prepare {
+                topic,
+                queue,
+                check_after_ms,
+                frames: ids.iter().map(|id| frame("t", id, None)).collect()
+            }
+        ),
+        (topic_name(), message(), any::<bool>()).prop_map(|(topic, message, commit)| Command::EndTransaction {
+            topic,
+            message,
+            commit
+        }),
+        (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(count, next_after_ms, checks_max)| {
+            Command::CheckTransactions { count, next_after_ms, checks_max }
+        }),
     ]
 }
 
@@ -123,7 +139,7 @@ proptest! {
 
     #[test]
     fn arbitrary_operands_with_right_checksums_never_panic(
-        kind in proptest::sample::select(vec![0u8, 1, 2, 3, 4, 16, 32, 33, 34, 35, 48, 49, 200]),
+        kind in proptest::sample::select(vec![0u8, 1, 2, 3, 4, 16, 17, 32, 33, 34, 35, 48, 49, 50, 51, 200]),
         operands in proptest::collection::vec(prop_oneof![3 => 0u8..4, 1 => any::<u8>()], 0..80),
         frames in proptest::collection::vec(any::<u8>(), 0..20),
     ) {

@@ -6,10 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flotilla_runtime::{Instant, select};
 use flotilla_store::{Command, Outcome};
-use tokio::sync::Notify;
 
+use super::news::{DutyNews, LONG, REFUSED_PAUSE, wait};
 use crate::lead::leadership::Place;
 use crate::replica::Replica;
 
@@ -17,13 +16,9 @@ use crate::replica::Replica;
 const DELIVERIES_MAX: u32 = 1000;
 /// How soon a jump of the wall clock is noticed.
 const CLOCK_LOOK: Duration = Duration::from_millis(500);
-/// Pause after the log refused.
-const REFUSED_PAUSE: Duration = Duration::from_millis(20);
-/// A wait that only news ends.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// Runs as long as the replica; `news` tells that a message waits whose time comes before that of all others.
-pub async fn deliver_due(replica: Arc<Replica>, news: Arc<Notify>) {
+pub async fn deliver_due(replica: Arc<Replica>, news: Arc<DutyNews>) {
     loop {
         let seen = replica.leadership.seen();
         let now = replica.runtime.now();
@@ -47,17 +42,12 @@ pub async fn deliver_due(replica: Arc<Replica>, news: Arc<Notify>) {
                     }
                 }
             }
-            Some(due_ms) => wait(&replica, &news, seen.generation, now + left(due_ms, wall_ms)).await,
-            None => wait(&replica, &news, seen.generation, now + LONG).await,
+            Some(due_ms) => wait(&replica, &news.due, seen.generation, now + left(due_ms, wall_ms)).await,
+            None => wait(&replica, &news.due, seen.generation, now + LONG).await,
         }
     }
 }
 
 fn left(due_ms: u64, wall_ms: u64) -> Duration {
     Duration::from_millis(due_ms.saturating_sub(wall_ms)).min(CLOCK_LOOK)
-}
-
-/// Until there is news of messages or of leadership, at most until `until`.
-pub async fn wait(replica: &Replica, news: &Notify, generation: u64, until: Instant) {
-    select(replica.leadership.changed_from(generation, until), news.notified()).await;
 }

@@ -17,6 +17,7 @@ use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
 use crate::consume::delivery::ms_of;
 use crate::consume::receive::ReceiveMessage;
 use crate::lead::leader_call::lead;
+use crate::produce::end_transaction::EndTransaction;
 use crate::produce::recall::RecallMessage;
 use crate::produce::send::SendMessage;
 use crate::replica::Replica;
@@ -145,6 +146,14 @@ impl Messaging for Front {
         request: v2::RecallMessageRequest,
     ) -> BoxFuture<'_, Reply<v2::RecallMessageResponse>> {
         Box::pin(lead::<RecallMessage>(&self.replica, context, request))
+    }
+
+    fn end_transaction(
+        &self,
+        context: CallContext,
+        request: v2::EndTransactionRequest,
+    ) -> BoxFuture<'_, Reply<v2::EndTransactionResponse>> {
+        Box::pin(lead::<EndTransaction>(&self.replica, context, request))
     }
 
     fn notify_client_termination(

@@ -16,6 +16,8 @@ const HANDLE_BYTES_MAX: usize = 2 + 3 * 256 + 4 + 8 + 4 + 8 + CRC_BYTES;
 pub enum HeldKind {
     /// To recall a delayed message that is due at this time, ms since the Unix epoch.
     Recall(u64),
+    /// To end the transaction of a half message.
+    Transaction,
 }
 
 /// A stored message that stands in no queue yet.
@@ -54,6 +56,7 @@ impl HeldHandle {
     pub fn to_text(&self) -> String {
         let (kind, due_ms) = match self.kind {
             HeldKind::Recall(due_ms) => (1, due_ms),
+            HeldKind::Transaction => (2, 0),
         };
         let mut bytes = vec![VERSION, kind];
         for name in [self.broker_group.as_str(), self.topic.as_str(), self.message_id.as_str()] {
@@ -66,6 +69,18 @@ impl HeldHandle {
         bytes.extend_from_slice(&due_ms.to_be_bytes());
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_be_bytes());
         to_hex(&bytes)
+    }
+
+    /// Reads a client's text, which must be of this broker group and topic; else what is wrong with it.
+    pub fn of_topic(text: &str, broker_group: &str, topic: &TopicName) -> Result<HeldHandle, String> {
+        let handle = HeldHandle::from_text(text).map_err(|error| error.to_string())?;
+        if handle.broker_group != broker_group {
+            return Err(format!("handle is one of broker group '{}', this is '{broker_group}'", handle.broker_group));
+        }
+        if handle.topic != *topic {
+            return Err(format!("handle is one of topic '{}', not of '{topic}'", handle.topic));
+        }
+        Ok(handle)
     }
 
     /// Reads a client's text; anything but what [`HeldHandle::to_text`] gave is refused.
@@ -96,6 +111,7 @@ impl HeldHandle {
         let message = MessageRef { index: rest.long()?, ordinal: rest.number()? };
         let kind = match (kind, rest.long()?) {
             (1, due_ms) => HeldKind::Recall(due_ms),
+            (2, 0) => HeldKind::Transaction,
             _ => return None,
         };
         rest.0.is_empty().then_some(HeldHandle { kind, broker_group, topic, queue, message, message_id })
@@ -120,7 +136,7 @@ mod tests {
     }
 
     fn kinds() -> impl Strategy<Value = HeldKind> {
-        any::<u64>().prop_map(HeldKind::Recall)
+        prop_oneof![any::<u64>().prop_map(HeldKind::Recall), Just(HeldKind::Transaction)]
     }
 
     proptest! {

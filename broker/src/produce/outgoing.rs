@@ -6,6 +6,7 @@ use flotilla_proto::status::{Code, Coded, status};
 use flotilla_proto::{CallContext, v2};
 
 use crate::config::BrokerConfig;
+use crate::consume::delivery::ms_of;
 use crate::edge::names::{self, known_code};
 
 /// A send request that keeps every rule which needs no knowledge of topics.
@@ -17,9 +18,14 @@ pub struct Outgoing {
     pub message_type: MessageType,
     /// The one message group of all messages (ordered ones have one).
     pub message_group: Option<String>,
+    /// Of half messages: after which time their producer is asked for the first time, ms.
+    pub check_after_ms: Option<u64>,
     /// The encoded messages, in the order of the request; at least one.
     pub frames: Vec<StoredFrame>,
 }
+
+/// Longest time that a producer may ask to be left alone about a half message, ms: an hour, as in RocketMQ.
+const RECOVERY_MS_MAX: u64 = 3_600_000;
 
 /// The answer that refuses a send.
 type Refusal = v2::Status;
@@ -77,7 +83,17 @@ impl Outgoing {
             return Err(refuse(Code::PayloadTooLarge, format!("batch has {bytes} bytes; at most {limit} are allowed")));
         }
         let (message_type, message_group) = outgoing.expect("there is at least one message");
-        Ok(Outgoing { topic, message_type, message_group, frames })
+        let check_after_ms = match message_type {
+            MessageType::Transaction if frames.len() > 1 => {
+                let text = format!("batch has {} messages of transactions; each has to be sent alone", frames.len());
+                return Err(refuse(Code::MessageCorrupted, text));
+            }
+            MessageType::Transaction => {
+                Some(check_after_ms(first, config).map_err(|text| refuse(Code::BadRequest, text))?)
+            }
+            MessageType::Normal | MessageType::Fifo | MessageType::Delay => None,
+        };
+        Ok(Outgoing { topic, message_type, message_group, check_after_ms, frames })
     }
 }
 
@@ -137,6 +153,23 @@ fn read_message(
         trace_context: system.trace_context.clone().filter(|trace| !trace.is_empty()),
         delivery_at_ms,
     })
+}
+
+/// When to ask the producer of a half message for the first time: as it wishes, else as the settings say.
+fn check_after_ms(message: &v2::Message, config: &BrokerConfig) -> Result<u64, String> {
+    let wished = message
+        .system_properties
+        .as_ref()
+        .and_then(|system| system.orphaned_transaction_recovery_duration.as_ref())
+        .and_then(ms_of)
+        .filter(|ms| *ms > 0);
+    match wished {
+        Some(ms) if ms > RECOVERY_MS_MAX => {
+            Err(format!("transaction recovery duration is {ms} ms; at most {RECOVERY_MS_MAX} ms are allowed"))
+        }
+        Some(ms) => Ok(ms),
+        None => Ok(config.transaction_check_after_ms),
+    }
 }
 
 /// The type that a message's properties make it: what it says of itself matters for transactions only.
@@ -247,6 +280,24 @@ mod tests {
     fn the_rust_client_gets_a_code_it_knows_for_an_empty_body() {
         let empty = message(|message, _| message.body = Bytes::new());
         assert_eq!(read_as("RUST", vec![empty]).expect_err("refused").0, 40016);
+    }
+
+    #[test]
+    fn a_half_message_says_when_its_producer_may_be_asked() {
+        let of = |seconds: Option<i64>| {
+            let half = message(|_, system| {
+                system.message_type = 4;
+                system.orphaned_transaction_recovery_duration =
+                    seconds.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
+            });
+            read(vec![half])
+        };
+        let after = |seconds| of(seconds).expect("fine").check_after_ms;
+        assert_eq!((after(None), after(Some(0)), after(Some(20))), (Some(6_000), Some(6_000), Some(20_000)));
+        assert_eq!(of(Some(3_601)).expect_err("too long").0, 40000);
+        assert_eq!(read(vec![message(|_, _| ())]).expect("fine").check_after_ms, None);
+        let half = || message(|_, system| system.message_type = 4);
+        assert_eq!(read(vec![half(), half()]).expect_err("a batch").0, 40016);
     }
 
     #[test]

@@ -70,15 +70,9 @@ fn read_handle(
 ) -> Result<(HeldHandle, u64), v2::Status> {
     let topic = names::topic(context, request.topic.as_ref())?;
     let refuse = |text: String| status(Code::BadRequest, format!("recall {text}"));
-    let handle = HeldHandle::from_text(&request.recall_handle).map_err(|error| refuse(error.to_string()))?;
-    if handle.broker_group != replica.config.group {
-        let (named, own) = (&handle.broker_group, &replica.config.group);
-        return Err(refuse(format!("handle is one of broker group '{named}', this is '{own}'")));
-    }
-    if handle.topic != topic {
-        return Err(refuse(format!("handle is one of topic '{}', not of '{topic}'", handle.topic)));
-    }
+    let handle = HeldHandle::of_topic(&request.recall_handle, &replica.config.group, &topic).map_err(refuse)?;
     match handle.kind {
         HeldKind::Recall(due_ms) => Ok((handle, due_ms)),
+        HeldKind::Transaction => Err(refuse("handle is a transaction id".to_owned())),
     }
 }

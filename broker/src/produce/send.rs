@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flotilla_message::{MessageId, MessageType, Permission, QueueId, TopicName};
+use flotilla_message::{MessageId, Permission, QueueId, TopicName};
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};
@@ -49,7 +49,11 @@ impl LeaderCall for SendMessage {
             return Tried::answer(refuse(refusal));
         }
         let queue = replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.queue_count);
-        let command = Command::Produce { topic: outgoing.topic.clone(), queue, frames: outgoing.frames };
+        let (topic, frames) = (outgoing.topic.clone(), outgoing.frames);
+        let command = match outgoing.check_after_ms {
+            Some(check_after_ms) => Command::Prepare { topic, queue, check_after_ms, frames },
+            None => Command::Produce { topic, queue, frames },
+        };
         match replica.proposer.submit(attempt.term, command).await {
             Ok(settled) => answer(replica, request, &outgoing.topic, settled),
             Err(error) => Tried::from_submit(error, refuse),
@@ -83,13 +87,7 @@ fn check_topic(topic: &TopicInfo, outgoing: &Outgoing) -> Result<(), v2::Status>
         let text = format!("message is of type {message}, topic '{name}' takes {topic}");
         return Err(status(Code::MessagePropertyConflictWithType, text));
     }
-    match topic.message_type {
-        MessageType::Normal | MessageType::Fifo | MessageType::Delay => Ok(()),
-        MessageType::Transaction => {
-            let text = format!("messages of type {} are not implemented by this server", topic.message_type);
-            Err(status(Code::NotImplemented, text))
-        }
-    }
+    Ok(())
 }
 
 fn answer(
@@ -102,7 +100,7 @@ fn answer(
         Outcome::Produced { offsets, .. } => offsets,
         // The topic was deleted between the check and the entry.
         Outcome::Rejected(Rejection::TopicNotFound) => return Tried::answer(refuse(no_topic(topic))),
-        Outcome::Rejected(rejection @ Rejection::TooManyDelayed) => {
+        Outcome::Rejected(rejection @ (Rejection::TooManyDelayed | Rejection::TooManyHalves)) => {
             return Tried::answer(refuse(status(Code::TooManyRequests, format!("not stored: {rejection}"))));
         }
         Outcome::Rejected(rejection) => {
@@ -151,14 +149,15 @@ fn entry(replica: &Replica, topic: &TopicName, message: &v2::Message, slot: &Pro
         };
         handle.to_text()
     };
-    let recall_handle = match slot.held {
-        Some(Holding::Until(due_ms)) => handle(HeldKind::Recall(due_ms)),
-        None => String::new(),
+    let (transaction_id, recall_handle) = match slot.held {
+        Some(Holding::Until(due_ms)) => (String::new(), handle(HeldKind::Recall(due_ms))),
+        Some(Holding::Half) => (handle(HeldKind::Transaction), String::new()),
+        None => (String::new(), String::new()),
     };
     v2::SendResultEntry {
         status: Some(ok()),
         message_id,
-        transaction_id: String::new(),
+        transaction_id,
         offset: i64::try_from(slot.offset.0).unwrap_or(i64::MAX),
         recall_handle,
     }

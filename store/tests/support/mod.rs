@@ -282,6 +282,16 @@ pub fn recall(topic_name: &str, due_ms: u64, index: u64, ordinal: u32) -> Comman
     Command::Recall { topic: topic(topic_name), due_ms, message: MessageRef { index, ordinal } }
 }
 
+/// One half message, whose producer is asked after so much time.
+pub fn prepare(topic_name: &str, queue: u32, id: &str, check_after_ms: u64) -> Command {
+    let frame = frame_of(topic_name, id, None, MessageType::Transaction, None);
+    Command::Prepare { topic: topic(topic_name), queue: QueueId(queue), check_after_ms, frames: vec![frame] }
+}
+
+pub fn end(topic_name: &str, index: u64, commit: bool) -> Command {
+    Command::EndTransaction { topic: topic(topic_name), message: MessageRef { index, ordinal: 0 }, commit }
+}
+
 pub fn create_group(name: &str, order: bool, max_deliveries: u32, start: StartPolicy) -> Command {
     Command::CreateGroup { name: group(name), order, max_deliveries, start }
 }
