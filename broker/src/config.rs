@@ -71,7 +71,6 @@ pub struct BrokerConfig {
     /// Deliveries of a message to a group, before it goes to the group's dead letter topic, in groups created that way or
     /// without a number of their own. Default 17 (the first and 16 retries); 1 to 1000.
     pub max_deliveries: u32,
-
     /// How far in the future the delivery time of a delayed message may be, ms. Default 3 days; 1,000 to 10 years.
     pub delay_ms_max: u64,
     /// When the producer of a half message is first asked, where that does not say, ms. Default 6,000; 100 to 3,600,000.
@@ -80,7 +79,6 @@ pub struct BrokerConfig {
     pub transaction_check_interval_ms: u64,
     /// Questions about one message before it is parked. Default 15; 1 to 1000.
     pub transaction_checks_max: u32,
-
     /// Longest time a receive call waits for messages, ms. Default 30,000; 1,000 to 300,000.
     pub long_polling_max_ms: u64,
     /// How long a received message stays invisible when the call does not say, as push consumers leave it, ms. Default

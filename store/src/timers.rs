@@ -6,7 +6,7 @@ use flotilla_message::{Hash128, MessageRef};
 
 use crate::held::Held;
 
-/// Ordered by due time, then by place in the log. Each costs one row of some 60 bytes, and nothing
+/// Ordered by due time, then by place in the log. Each costs one row of some 100 bytes, and nothing
 /// while it waits.
 #[derive(Debug)]
 pub(crate) struct Timers {
