@@ -74,7 +74,14 @@ pub struct BrokerConfig {
     /// Deliveries of a message to a group, before it goes to the group's dead letter topic, in groups created that way or
     /// without a number of their own. Default 17 (the first and 16 retries); 1 to 1000.
     pub max_deliveries: u32,
-
+    /// How far in the future the delivery time of a delayed message may be, ms. Default 3 days; 1,000 to 10 years.
+    pub delay_ms_max: u64,
+    /// When the producer of a half message is first asked, where that does not say, ms. Default 6,000; 100 to 3,600,000.
+    pub transaction_check_after_ms: u64,
+    /// Time until it is asked again, ms. Default 30,000; 100 to 3,600,000.
+    pub transaction_check_interval_ms: u64,
+    /// Questions about one message before it is parked. Default 15; 1 to 1000.
+    pub transaction_checks_max: u32,
     /// Longest time a receive call waits for messages, ms. Default 30,000; 1,000 to 300,000.
     pub long_polling_max_ms: u64,
     /// How long a received message stays invisible when the call does not say, as push consumers leave it, ms. Default
@@ -138,6 +145,10 @@ impl Default for BrokerConfig {
             auto_create_queues: 4,
             auto_create_groups: true,
             max_deliveries: 17,
+            delay_ms_max: 3 * 24 * 3600 * 1000,
+            transaction_check_after_ms: 6_000,
+            transaction_check_interval_ms: 30_000,
+            transaction_checks_max: 15,
             long_polling_max_ms: 30_000,
             invisible_default_ms: 60_000,
             parked_calls_max: 10_000,
@@ -269,11 +280,15 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 14] = [
+        let ranges: [(&str, u64, u64, u64); 18] = [
             ("tail_cache_bytes", self.tail_cache_bytes, 1 << 20, u64::MAX),
             ("body_bytes_max", self.body_bytes_max, 1, limits::BODY_BYTES_MAX as u64),
             ("auto_create_queues", self.auto_create_queues.into(), 1, u64::from(limits::QUEUES_PER_TOPIC_MAX)),
             ("max_deliveries", self.max_deliveries.into(), 1, 1000),
+            ("delay_ms_max", self.delay_ms_max, 1_000, 10 * 365 * 24 * 3600 * 1000),
+            ("transaction_check_after_ms", self.transaction_check_after_ms, 100, 3_600_000),
+            ("transaction_check_interval_ms", self.transaction_check_interval_ms, 100, 3_600_000),
+            ("transaction_checks_max", self.transaction_checks_max.into(), 1, 1000),
             ("long_polling_max_ms", self.long_polling_max_ms, 1_000, 300_000),
             ("invisible_default_ms", self.invisible_default_ms, 1_000, INVISIBLE_MS_MAX),
             ("parked_calls_max", self.parked_calls_max, 1, u64::MAX),

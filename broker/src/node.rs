@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::admin::service::AdminService;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
+use crate::duty::{self, DutyNews};
 use crate::edge::clients::Clients;
 use crate::edge::front::Front;
 use crate::edge::route::RoutePlan;
@@ -47,6 +48,7 @@ pub struct Node {
 struct Listener {
     lanes: Arc<Lanes>,
     catalog: Arc<Notify>,
+    duties: Arc<DutyNews>,
     failure: Arc<Failure>,
 }
 
@@ -63,6 +65,10 @@ impl ApplyObserver for Listener {
 
     fn catalog_changed(&self) {
         self.catalog.notify_one();
+    }
+
+    fn timers_changed(&self) {
+        self.duties.tell();
     }
 
     fn failed(&self, reason: &str) {
@@ -85,8 +91,14 @@ impl Node {
         config.validate()?;
         let lanes = Arc::new(Lanes::default());
         let catalog = Arc::new(Notify::new());
+        let duty_news = Arc::new(DutyNews::default());
         let failure = Arc::new(Failure::default());
-        let listener = Listener { lanes: lanes.clone(), catalog: catalog.clone(), failure: failure.clone() };
+        let listener = Listener {
+            lanes: lanes.clone(),
+            catalog: catalog.clone(),
+            duties: duty_news.clone(),
+            failure: failure.clone(),
+        };
         let store_dir = config.data_dir.join("store");
         let (machine, store) = flotilla_store::open(disk.clone(), store_dir.clone(), Arc::new(listener))
             .map_err(|error| StartError::Store { dir: store_dir.display().to_string(), reason: error.to_string() })?;
@@ -94,6 +106,7 @@ impl Node {
         let (replica, proposer) = assemble(config, runtime, log, store, lanes, failure, &*connector);
         let mut tasks = vec![proposer];
         tasks.extend(duties(&replica, catalog, &*connector));
+        tasks.extend(duty::start(&replica, &duty_news));
         tracing::info!(
             cluster = replica.config.cluster,
             group = replica.config.group,

@@ -216,10 +216,11 @@ async fn refusals_name_what_is_wrong_and_leave_nothing_behind() {
     assert_eq!(other.code, 40000);
     assert!(other.message.contains("orders"), "{}", other.message);
 
-    // A delayed message is refused clearly, its topic is fine.
+    // A delayed message has a topic of its own kind, and a plain one is not taken there.
     client.create_topic("later", MessageType::Delay, 1).await;
-    let delayed = message("later", "m", |system| system.delivery_timestamp = Some(prost_types::Timestamp::default()));
-    assert_eq!(client.send(delayed).await.code, 50100);
+    let delayed = message("orders", "m", |system| system.delivery_timestamp = Some(prost_types::Timestamp::default()));
+    assert_eq!(client.send(delayed).await.code, 40014);
+    assert_eq!(client.send(message("later", "m", |_| ())).await.code, 40014);
     let routes = client
         .messaging
         .query_route(

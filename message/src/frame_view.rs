@@ -73,6 +73,7 @@ pub struct FrameHead {
     head_crc: u32,
     tag_hash: u32,
     message_type: MessageType,
+    delivery_at_ms: Option<u64>,
     id_bytes: u16,
     topic_bytes: u16,
 }
@@ -102,6 +103,8 @@ impl FrameHead {
             tag_hash: u32_at(fixed, layout::TAG_HASH_AT),
             message_type: MessageType::from_code(fixed[layout::TYPE_AT])
                 .ok_or(FrameError::IllegalField { field: "message type" })?,
+            delivery_at_ms: (fixed[layout::FLAGS_AT] & layout::FLAG_DELIVERY != 0)
+                .then(|| u64_at(fixed, layout::DELIVERY_AT)),
             id_bytes: u16_at(fixed, layout::ID_BYTES_AT),
             topic_bytes: u16_at(fixed, layout::TOPIC_BYTES_AT),
         };
@@ -149,6 +152,11 @@ impl FrameHead {
     /// What kind of message it is.
     pub fn message_type(&self) -> MessageType {
         self.message_type
+    }
+
+    /// Not to be seen before this time, milliseconds since the Unix epoch.
+    pub fn delivery_at_ms(&self) -> Option<u64> {
+        self.delivery_at_ms
     }
 
     /// The message id's bytes, given the frame this head was parsed from.
@@ -342,8 +350,7 @@ impl FrameView {
 
     /// Not to be seen before this time, milliseconds since the Unix epoch.
     pub fn delivery_at_ms(&self) -> Option<u64> {
-        let asked = self.bytes[layout::FLAGS_AT] & layout::FLAG_DELIVERY != 0;
-        asked.then(|| u64_at(&self.bytes, layout::DELIVERY_AT))
+        self.head.delivery_at_ms
     }
 
     /// The head alone.

@@ -1,6 +1,6 @@
 //! What can be asked of the state machine.
 
-use flotilla_message::{GroupName, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName};
+use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName};
 
 /// Where a group begins in a queue it meets for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +25,8 @@ pub struct SkipRange {
 /// One command of a log entry. Each gets its own [`crate::Outcome`], in order.
 ///
 /// An entry also carries the term of its proposer. It may differ from the entry's own term when a
-/// leader was replaced in between. The commands below all come from clients (or were validated
-/// against replicated state), so they are applied all the same; commands of leader duties that
-/// are to lapse with their term will compare the two.
+/// leader was replaced in between. Commands of clients are applied all the same; those of leader
+/// duties ([`Command::DeliverDue`], [`Command::CheckTransactions`]) lapse with their term.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Makes a topic. An existing one is answered by `TopicExists`.
@@ -72,8 +71,61 @@ pub enum Command {
         topic: TopicName,
         /// The queue.
         queue: QueueId,
-        /// The messages, in order. Their type must be the topic's.
+        /// The messages, in order. Their type must be the topic's. Delayed ones do not stand in
+        /// the queue yet: see [`Command::DeliverDue`].
         frames: Vec<StoredFrame>,
+    },
+    /// Makes slots of the delayed messages that are due, the first ones first; they refer to the
+    /// messages as they were sent. A leader's duty: of another term than the entry's own it does
+    /// nothing.
+    DeliverDue {
+        /// The leader's wall clock, milliseconds since the Unix epoch: what is due then.
+        until_ms: u64,
+        /// How many at most.
+        count: u32,
+    },
+    /// Takes back a delayed message: it will never be delivered. Once it stands in its queue it
+    /// is too late.
+    Recall {
+        /// Its topic.
+        topic: TopicName,
+        /// When it is due, milliseconds since the Unix epoch.
+        due_ms: u64,
+        /// Its identity.
+        message: MessageRef,
+    },
+    /// Stores messages of transactions, all or nothing, as [`Command::Produce`] does. They are half:
+    /// in nobody's sight until [`Command::EndTransaction`].
+    Prepare {
+        /// The topic, of type TRANSACTION.
+        topic: TopicName,
+        /// The queue in which they will stand.
+        queue: QueueId,
+        /// Log time after which their producer is asked for the first time, milliseconds.
+        check_after_ms: u64,
+        /// The messages.
+        frames: Vec<StoredFrame>,
+    },
+    /// Commits a half message, which makes its slot (it refers to the message as it was sent), or
+    /// drops it. Ended so before, and not too long ago, it is answered again.
+    EndTransaction {
+        /// Its topic.
+        topic: TopicName,
+        /// Its identity.
+        message: MessageRef,
+        /// Committed, or rolled back.
+        commit: bool,
+    },
+    /// Notes that the producers of half messages are asked whose time has come, and answers which
+    /// these are. One that was asked for as often as allowed is parked instead: nobody is asked any
+    /// more, and it waits for a [`Command::EndTransaction`]. A leader's duty.
+    CheckTransactions {
+        /// How many at most.
+        count: u32,
+        /// Log time until the next check of each, milliseconds.
+        next_after_ms: u64,
+        /// After so many checks a half message is parked.
+        checks_max: u32,
     },
     /// Fixes where a group stands in every queue of a topic that it has not met yet, by its
     /// [`StartPolicy`] and the queue bounds at this very place of the log. Queues it has met are

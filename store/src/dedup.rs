@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use flotilla_message::{Hash128, MessageRef, QueueId, QueueOffset};
+use flotilla_message::{Hash128, MessageRef, QueueId};
 
-use crate::ProducedSlot;
 use crate::limits::{DEDUP_ENTRIES_MAX, DEDUP_WINDOW_MS};
 
 /// A message id seen, and where its message went.
@@ -12,7 +11,8 @@ use crate::limits::{DEDUP_ENTRIES_MAX, DEDUP_WINDOW_MS};
 pub(crate) struct Seen {
     pub key: u128,
     pub at_ms: u64,
-    pub offset: QueueOffset,
+    /// Its offset; of a delayed message the time at which it is due, milliseconds.
+    pub mark: u64,
     pub message: MessageRef,
     pub queue: QueueId,
 }
@@ -93,19 +93,14 @@ impl DedupWindow {
         }
     }
 
-    pub fn find(&self, key: u128) -> Option<ProducedSlot> {
+    pub fn find(&self, key: u128) -> Option<&Seen> {
         let mask = self.table.len() - 1;
         let mut at = key as usize & mask;
         loop {
             let serial = self.table[at].checked_sub(1)?;
             let seen = self.at_serial(serial);
             if seen.key == key {
-                return Some(ProducedSlot {
-                    queue: seen.queue,
-                    offset: seen.offset,
-                    message: seen.message,
-                    duplicate: true,
-                });
+                return Some(seen);
             }
             at = (at + 1) & mask;
         }
@@ -185,7 +180,7 @@ mod tests {
         Seen {
             key: dedup_key(1, &id.to_le_bytes()),
             at_ms,
-            offset: QueueOffset(id),
+            mark: id,
             message: MessageRef { index: id, ordinal: 0 },
             queue: QueueId(0),
         }
@@ -202,8 +197,8 @@ mod tests {
             // Every third is a repetition from within or beyond the window.
             let id = if i % 3 == 0 { i.wrapping_mul(7919) % (i + 1) } else { 1_000_000 + i };
             let entry = seen(id, now_ms);
-            let expected = model.get(&entry.key).map(|known| known.offset);
-            assert_eq!(window.find(entry.key).map(|found| found.offset), expected, "step {i}");
+            let expected = model.get(&entry.key).map(|known| known.mark);
+            assert_eq!(window.find(entry.key).map(|found| found.mark), expected, "step {i}");
             if expected.is_none() {
                 window.insert(entry);
                 model.insert(entry.key, entry);

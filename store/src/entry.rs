@@ -1,14 +1,16 @@
 //! Log entries: a list of commands under one time stamp; written by [`EntryBuilder`].
 
 use bytes::{BufMut, Bytes, BytesMut};
-use flotilla_message::{QueueOffset, StoredFrame, limits};
+use flotilla_message::{MessageRef, QueueOffset, StoredFrame, limits};
 
 use crate::{Command, SkipRange, StartPolicy};
 
 /// The numbers of the entry format; `docs/formats/log-entry.md` draws it.
 pub(crate) mod layout {
     pub const MAGIC: [u8; 4] = *b"FLEN";
-    pub const VERSION: u8 = 1;
+    pub const VERSION: u8 = 2;
+    /// The oldest version that is read: the same layout with fewer kinds of commands.
+    pub const VERSION_MIN: u8 = 1;
     pub const VERSION_AT: usize = 4;
     pub const COMMAND_COUNT_AT: usize = 8;
     pub const ENTRY_BYTES_AT: usize = 12;
@@ -27,10 +29,15 @@ pub(crate) mod layout {
     pub const CREATE_GROUP: u8 = 3;
     pub const DELETE_GROUP: u8 = 4;
     pub const PRODUCE: u8 = 16;
+    pub const PREPARE: u8 = 17;
     pub const TOUCH: u8 = 32;
     pub const DELIVER: u8 = 33;
     pub const ACK: u8 = 34;
     pub const CHANGE_INVISIBLE: u8 = 35;
+    pub const DELIVER_DUE: u8 = 48;
+    pub const RECALL: u8 = 49;
+    pub const END_TRANSACTION: u8 = 50;
+    pub const CHECK_TRANSACTIONS: u8 = 51;
 
     pub const START_FIRST: u8 = 0;
     pub const START_LAST: u8 = 1;
@@ -69,7 +76,7 @@ impl EntryBuilder {
         self.out.put_bytes(0, layout::COMMAND_HEADER_BYTES);
         let kind = put_operands(&mut self.out, command);
         let head_bytes = self.out.len() - start;
-        if let Command::Produce { frames, .. } = command {
+        if let Command::Produce { frames, .. } | Command::Prepare { frames, .. } = command {
             for frame in frames {
                 self.out.put_slice(frame.as_bytes());
             }
@@ -126,6 +133,9 @@ pub fn command_bytes(command: &Command) -> usize {
         Command::Produce { topic, frames, .. } => {
             text(topic.as_str()) + 8 + frames.iter().map(StoredFrame::byte_len).sum::<usize>()
         }
+        Command::Prepare { topic, frames, .. } => {
+            text(topic.as_str()) + 16 + frames.iter().map(StoredFrame::byte_len).sum::<usize>()
+        }
         Command::Touch { group, topic } => text(group.as_str()) + text(topic.as_str()),
         Command::Deliver { group, topic, attempt_id, offsets, skip, .. } => {
             text(group.as_str())
@@ -139,6 +149,10 @@ pub fn command_bytes(command: &Command) -> usize {
             text(group.as_str()) + text(topic.as_str()) + 8 + 12 * receipts.len()
         }
         Command::ChangeInvisible { group, topic, .. } => text(group.as_str()) + text(topic.as_str()) + 24,
+        Command::DeliverDue { .. } => 12,
+        Command::Recall { topic, .. } => text(topic.as_str()) + 20,
+        Command::EndTransaction { topic, .. } => text(topic.as_str()) + 13,
+        Command::CheckTransactions { .. } => 16,
     };
     layout::COMMAND_HEADER_BYTES + operands
 }
@@ -227,7 +241,42 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             out.put_u64_le(*invisible_until_ms);
             layout::CHANGE_INVISIBLE
         }
+        Command::DeliverDue { until_ms, count } => {
+            out.put_u64_le(*until_ms);
+            out.put_u32_le(*count);
+            layout::DELIVER_DUE
+        }
+        Command::Recall { topic, due_ms, message } => {
+            put_text(out, topic.as_str());
+            out.put_u64_le(*due_ms);
+            put_message(out, *message);
+            layout::RECALL
+        }
+        Command::Prepare { topic, queue, check_after_ms, frames } => {
+            put_text(out, topic.as_str());
+            out.put_u32_le(queue.0);
+            out.put_u64_le(*check_after_ms);
+            out.put_u32_le(frames.len() as u32);
+            layout::PREPARE
+        }
+        Command::EndTransaction { topic, message, commit } => {
+            put_text(out, topic.as_str());
+            put_message(out, *message);
+            out.put_u8(u8::from(*commit));
+            layout::END_TRANSACTION
+        }
+        Command::CheckTransactions { count, next_after_ms, checks_max } => {
+            out.put_u32_le(*count);
+            out.put_u64_le(*next_after_ms);
+            out.put_u32_le(*checks_max);
+            layout::CHECK_TRANSACTIONS
+        }
     }
+}
+
+fn put_message(out: &mut BytesMut, message: MessageRef) {
+    out.put_u64_le(message.index);
+    out.put_u32_le(message.ordinal);
 }
 
 /// Texts are names and attempt ids: what is longer than the 16 bits allow is cut at a character,

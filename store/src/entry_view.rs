@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use flotilla_message::{
-    FrameHead, GroupName, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName, limits,
+    FrameHead, GroupName, MessageRef, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName, limits,
 };
 
 use crate::entry::{crc_without, layout};
-use crate::limits::{ATTEMPT_ID_BYTES_MAX, COMMANDS_PER_ENTRY_MAX};
+use crate::entry_walk::{Frames, Operands, malformed, u32_at, u64_at};
+use crate::limits::COMMANDS_PER_ENTRY_MAX;
 use crate::{Command, SkipRange, StartPolicy};
 
 /// Why a payload is not a log entry.
@@ -96,6 +97,31 @@ pub(crate) enum CommandView<'a> {
         seq: u32,
         invisible_until_ms: u64,
     },
+    DeliverDue {
+        until_ms: u64,
+        count: u32,
+    },
+    Recall {
+        topic: &'a str,
+        due_ms: u64,
+        message: MessageRef,
+    },
+    Prepare {
+        topic: &'a str,
+        queue: QueueId,
+        check_after_ms: u64,
+        frames: Vec<FramePlace>,
+    },
+    EndTransaction {
+        topic: &'a str,
+        message: MessageRef,
+        commit: bool,
+    },
+    CheckTransactions {
+        count: u32,
+        next_after_ms: u64,
+        checks_max: u32,
+    },
 }
 
 /// The operands of a `Deliver`.
@@ -128,7 +154,8 @@ impl<'a> EntryView<'a> {
         if header[..4] != layout::MAGIC {
             return Err(malformed(0, "entry does not begin with its magic"));
         }
-        if header[layout::VERSION_AT..layout::COMMAND_COUNT_AT] != [layout::VERSION, 0, 0, 0] {
+        let is_known = (layout::VERSION_MIN..=layout::VERSION).contains(&header[layout::VERSION_AT]);
+        if !is_known || header[layout::VERSION_AT + 1..layout::COMMAND_COUNT_AT] != [0, 0, 0] {
             return Err(malformed(layout::VERSION_AT, "entry version or flags are unknown"));
         }
         if u32_at(header, layout::CRC_AT) != crc32c::crc32c(&header[..layout::CRC_AT]) {
@@ -162,6 +189,11 @@ impl<'a> EntryView<'a> {
 }
 
 impl<'a> CommandView<'a> {
+    /// Whether it lapses with its proposer's term.
+    pub fn is_duty(&self) -> bool {
+        matches!(self, CommandView::DeliverDue { .. } | CommandView::CheckTransactions { .. })
+    }
+
     /// Reads the command at `start`, and answers its length.
     fn parse(
         payload: &'a [u8],
@@ -213,11 +245,7 @@ impl<'a> CommandView<'a> {
             layout::DELETE_TOPIC => Ok(CommandView::DeleteTopic { name: operands.text()? }),
             layout::CREATE_GROUP => {
                 let name = operands.group_name()?;
-                let order = match operands.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(operands.wrong("order is neither 0 nor 1")),
-                };
+                let order = operands.flag("order")?;
                 let policy = operands.u8()?;
                 let max_deliveries = operands.u32()?;
                 let start = match (policy, operands.u64()?) {
@@ -260,6 +288,31 @@ impl<'a> CommandView<'a> {
                 seq: operands.u32()?,
                 invisible_until_ms: operands.u64()?,
             }),
+            layout::DELIVER_DUE => Ok(CommandView::DeliverDue { until_ms: operands.u64()?, count: operands.u32()? }),
+            layout::RECALL => Ok(CommandView::Recall {
+                topic: operands.text()?,
+                due_ms: operands.u64()?,
+                message: operands.message()?,
+            }),
+            layout::PREPARE => Ok(CommandView::Prepare {
+                topic: operands.text()?,
+                queue: QueueId(operands.u32()?),
+                check_after_ms: operands.u64()?,
+                frames: {
+                    let count = operands.u32()?;
+                    frames.take(count)?
+                },
+            }),
+            layout::END_TRANSACTION => Ok(CommandView::EndTransaction {
+                topic: operands.text()?,
+                message: operands.message()?,
+                commit: operands.flag("commit")?,
+            }),
+            layout::CHECK_TRANSACTIONS => Ok(CommandView::CheckTransactions {
+                count: operands.u32()?,
+                next_after_ms: operands.u64()?,
+                checks_max: operands.u32()?,
+            }),
             _ => Err(operands.wrong("command kind is unknown")),
         }
     }
@@ -282,18 +335,9 @@ impl<'a> CommandView<'a> {
                 start: *start,
             },
             CommandView::DeleteGroup { name } => Command::DeleteGroup { name: group_of(name)? },
-            CommandView::Produce { topic, queue, frames } => Command::Produce {
-                topic: topic_of(topic)?,
-                queue: *queue,
-                frames: frames
-                    .iter()
-                    .map(|place| {
-                        let start = place.position as usize;
-                        let frame = payload.slice(start..start + place.head.frame_bytes() as usize);
-                        StoredFrame::from_bytes(frame).map_err(|e| malformed(start, &e.to_string()))
-                    })
-                    .collect::<Result<_, _>>()?,
-            },
+            CommandView::Produce { topic, queue, frames } => {
+                Command::Produce { topic: topic_of(topic)?, queue: *queue, frames: stored(frames, payload)? }
+            }
             CommandView::Touch { group, topic } => Command::Touch { group: group_of(group)?, topic: topic_of(topic)? },
             CommandView::Deliver(deliver) => Command::Deliver {
                 group: group_of(deliver.group)?,
@@ -320,133 +364,32 @@ impl<'a> CommandView<'a> {
                     invisible_until_ms: *invisible_until_ms,
                 }
             }
+            CommandView::DeliverDue { until_ms, count } => Command::DeliverDue { until_ms: *until_ms, count: *count },
+            CommandView::Recall { topic, due_ms, message } => {
+                Command::Recall { topic: topic_of(topic)?, due_ms: *due_ms, message: *message }
+            }
+            CommandView::Prepare { topic, queue, check_after_ms, frames } => Command::Prepare {
+                topic: topic_of(topic)?,
+                queue: *queue,
+                check_after_ms: *check_after_ms,
+                frames: stored(frames, payload)?,
+            },
+            CommandView::EndTransaction { topic, message, commit } => {
+                Command::EndTransaction { topic: topic_of(topic)?, message: *message, commit: *commit }
+            }
+            CommandView::CheckTransactions { count, next_after_ms, checks_max } => {
+                Command::CheckTransactions { count: *count, next_after_ms: *next_after_ms, checks_max: *checks_max }
+            }
         })
     }
 }
 
-/// Walks the frames that follow a command's operands.
-struct Frames<'a, 'b> {
-    payload: &'a [u8],
-    at: usize,
-    end: usize,
-    count: &'b mut u32,
-}
-
-impl Frames<'_, '_> {
-    fn take(&mut self, count: u32) -> Result<Vec<FramePlace>, MalformedEntry> {
-        // No frame is this short, so the count cannot ask for more memory than its bytes justify.
-        const FRAME_BYTES_MIN: usize = 64;
-        let mut frames = Vec::with_capacity((count as usize).min((self.end - self.at) / FRAME_BYTES_MIN));
-        for _ in 0..count {
-            let bytes = &self.payload[self.at..self.end];
-            let head = FrameHead::parse(bytes).map_err(|e| malformed(self.at, &e.to_string()))?;
-            frames.push(FramePlace { position: self.at as u32, ordinal: *self.count, head });
-            self.at += head.frame_bytes() as usize;
-            *self.count += 1;
-        }
-        Ok(frames)
-    }
-}
-
-/// Walks a command's operands.
-struct Operands<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    /// Where the command begins in the payload, for errors.
-    start: usize,
-}
-
-impl<'a> Operands<'a> {
-    fn wrong(&self, what: &str) -> MalformedEntry {
-        malformed(self.start + self.at, what)
-    }
-
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], MalformedEntry> {
-        let part = self.bytes[self.at..].get(..bytes).ok_or_else(|| self.wrong("operands are cut off"))?;
-        self.at += bytes;
-        Ok(part)
-    }
-
-    fn u8(&mut self) -> Result<u8, MalformedEntry> {
-        Ok(self.take(1)?[0])
-    }
-
-    fn u16(&mut self) -> Result<u16, MalformedEntry> {
-        let part = self.take(2)?;
-        Ok(u16::from_le_bytes([part[0], part[1]]))
-    }
-
-    fn u32(&mut self) -> Result<u32, MalformedEntry> {
-        Ok(u32_at(self.take(4)?, 0))
-    }
-
-    fn u64(&mut self) -> Result<u64, MalformedEntry> {
-        Ok(u64_at(self.take(8)?, 0))
-    }
-
-    /// A count of things of `bytes` bytes each that must all be there.
-    fn count(&mut self, bytes: usize) -> Result<usize, MalformedEntry> {
-        let count = self.u32()? as usize;
-        if count > (self.bytes.len() - self.at) / bytes {
-            return Err(self.wrong("list is cut off"));
-        }
-        Ok(count)
-    }
-
-    fn text(&mut self) -> Result<&'a str, MalformedEntry> {
-        let bytes = self.u16()? as usize;
-        let part = self.take(bytes)?;
-        std::str::from_utf8(part).map_err(|_| self.wrong("text is not UTF-8"))
-    }
-
-    fn topic_name(&mut self) -> Result<TopicName, MalformedEntry> {
-        let text = self.text()?;
-        TopicName::try_from(text).map_err(|e| self.wrong(&e.to_string()))
-    }
-
-    fn group_name(&mut self) -> Result<GroupName, MalformedEntry> {
-        let text = self.text()?;
-        GroupName::try_from(text).map_err(|e| self.wrong(&e.to_string()))
-    }
-
-    fn deliver(&mut self) -> Result<DeliverView<'a>, MalformedEntry> {
-        let group = self.text()?;
-        let topic = self.text()?;
-        let queue = QueueId(self.u32()?);
-        let invisible_until_ms = self.u64()?;
-        let flags = self.u8()?;
-        if flags & !(layout::DELIVER_HAS_ATTEMPT | layout::DELIVER_HAS_SKIP) != 0 {
-            return Err(self.wrong("delivery flags are unknown"));
-        }
-        let mut attempt_id = None;
-        if flags & layout::DELIVER_HAS_ATTEMPT != 0 {
-            let id = self.text()?;
-            if id.len() > ATTEMPT_ID_BYTES_MAX {
-                return Err(self.wrong("attempt id is too long"));
-            }
-            attempt_id = Some(id);
-        }
-        let mut skip = None;
-        if flags & layout::DELIVER_HAS_SKIP != 0 {
-            skip = Some(SkipRange { from: QueueOffset(self.u64()?), to: QueueOffset(self.u64()?) });
-        }
-        let count = self.count(8)?;
-        let mut offsets = Vec::with_capacity(count);
-        for _ in 0..count {
-            offsets.push(QueueOffset(self.u64()?));
-        }
-        Ok(DeliverView { group, topic, queue, attempt_id, invisible_until_ms, offsets, skip })
-    }
-}
-
-fn malformed(at: usize, what: &str) -> MalformedEntry {
-    MalformedEntry { what: what.to_owned(), at }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | (u64::from(u32_at(bytes, at + 4)) << 32)
+/// The frames themselves, bodies checked.
+fn stored(frames: &[FramePlace], payload: &Bytes) -> Result<Vec<StoredFrame>, MalformedEntry> {
+    let frame_at = |place: &FramePlace| {
+        let start = place.position as usize;
+        let frame = payload.slice(start..start + place.head.frame_bytes() as usize);
+        StoredFrame::from_bytes(frame).map_err(|e| malformed(start, &e.to_string()))
+    };
+    frames.iter().map(frame_at).collect()
 }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bincode::{Decode, Encode};
-use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, QueueOffset, TopicName};
+use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, TopicName};
 
 use crate::dedup::{DedupWindow, Seen};
+use crate::held_image;
 use crate::index_file::IndexFileId;
 use crate::progress::{Attempt, InFlight, QueueProgress};
 use crate::queue::Queue;
@@ -15,7 +16,9 @@ use crate::{Slot, StartPolicy};
 /// The numbers of the envelope; `docs/formats/checkpoint-state.md` draws it.
 mod layout {
     pub const MAGIC: [u8; 4] = *b"FLSC";
-    pub const VERSION: u16 = 1;
+    pub const VERSION: u16 = 2;
+    /// The oldest version that is read: without what stands outside of queues.
+    pub const VERSION_MIN: u16 = 1;
     pub const VERSION_AT: usize = 4;
     pub const FLAGS_AT: usize = 6;
     pub const BODY_BYTES_AT: usize = 8;
@@ -27,7 +30,7 @@ mod layout {
 }
 
 /// Largest state a checkpoint may hold, bytes: bounds what a damaged length can ask for.
-const BODY_BYTES_MAX: usize = 1 << 30;
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Encode, Decode)]
 struct Image {
@@ -119,7 +122,7 @@ struct AttemptImage {
 struct SeenImage {
     key: u128,
     at_ms: u64,
-    offset: u64,
+    mark: u64,
     index: u64,
     ordinal: u32,
     queue: u32,
@@ -164,8 +167,9 @@ pub(crate) fn encode(state: &State, open_index: u64, index_files: Vec<IndexFileI
         dedup_hash: state.dedup.hash(),
         dedup: state.dedup.iter().map(seen_image).collect(),
     };
-    let body = bincode::encode_to_vec(&image, bincode::config::standard())
-        .expect("plain data encodes into memory without an error");
+    let config = bincode::config::standard();
+    let mut body = bincode::encode_to_vec(&image, config).expect("plain data encodes into memory without an error");
+    held_image::encode(state, &mut body);
     envelope(&body, 0)
 }
 
@@ -188,7 +192,7 @@ fn envelope(body: &[u8], flags: u16) -> Vec<u8> {
 
 /// Reads a checkpoint back; the runs of its queues are not there yet.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Restored, String> {
-    let (flags, body) = open_envelope(bytes)?;
+    let (version, flags, body) = open_envelope(bytes)?;
     if flags == layout::FLAG_FAILED {
         return Err(format!("it was taken after the store had failed: {}", String::from_utf8_lossy(body)));
     }
@@ -198,13 +202,19 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Restored, String> {
     let config = bincode::config::standard().with_limit::<BODY_BYTES_MAX>();
     let (image, used) =
         bincode::decode_from_slice::<Image, _>(body, config).map_err(|error| format!("its body: {error}"))?;
+    let mut restored = state_of(image)?;
+    let used = match version {
+        1 => used,
+        _ => used + held_image::decode(&mut restored.state, &body[used..])?,
+    };
     if used != body.len() {
         return Err(format!("its body has {} bytes, {used} of them are used", body.len()));
     }
-    state_of(image)
+    Ok(restored)
 }
 
-fn open_envelope(bytes: &[u8]) -> Result<(u16, &[u8]), String> {
+/// Version, flags and body.
+fn open_envelope(bytes: &[u8]) -> Result<(u16, u16, &[u8]), String> {
     let Some((header, body)) = bytes.split_first_chunk::<{ layout::HEADER_BYTES }>() else {
         return Err(format!("it has {} bytes, its header alone has {}", bytes.len(), layout::HEADER_BYTES));
     };
@@ -212,8 +222,9 @@ fn open_envelope(bytes: &[u8]) -> Result<(u16, &[u8]), String> {
         return Err("it does not begin with its magic".to_owned());
     }
     let version = u16::from_le_bytes([header[layout::VERSION_AT], header[layout::VERSION_AT + 1]]);
-    if version != layout::VERSION {
-        return Err(format!("its version is {version}, only {} is known", layout::VERSION));
+    if !(layout::VERSION_MIN..=layout::VERSION).contains(&version) {
+        let (min, max) = (layout::VERSION_MIN, layout::VERSION);
+        return Err(format!("its version is {version}, {min} to {max} are known"));
     }
     let mut said = [0; 8];
     said.copy_from_slice(&header[layout::BODY_BYTES_AT..layout::CRC_AT]);
@@ -226,7 +237,8 @@ fn open_envelope(bytes: &[u8]) -> Result<(u16, &[u8]), String> {
     if u32::from_le_bytes(found) != computed {
         return Err("it does not fit its checksum".to_owned());
     }
-    Ok((u16::from_le_bytes([header[layout::FLAGS_AT], header[layout::FLAGS_AT + 1]]), body))
+    let flags = u16::from_le_bytes([header[layout::FLAGS_AT], header[layout::FLAGS_AT + 1]]);
+    Ok((version, flags, body))
 }
 
 fn state_of(image: Image) -> Result<Restored, String> {
@@ -237,6 +249,7 @@ fn state_of(image: Image) -> Result<Restored, String> {
     state.last_seq = image.last_seq;
     for topic in image.topics {
         let name = TopicName::try_from(topic.name).map_err(|error| error.to_string())?;
+        state.topic_names.insert(topic.uid, name.clone());
         state.topics.insert(
             name,
             Topic {
@@ -367,7 +380,7 @@ fn seen_image(seen: &Seen) -> SeenImage {
     SeenImage {
         key: seen.key,
         at_ms: seen.at_ms,
-        offset: seen.offset.0,
+        mark: seen.mark,
         index: seen.message.index,
         ordinal: seen.message.ordinal,
         queue: seen.queue.0,
@@ -378,7 +391,7 @@ fn seen_of(image: SeenImage) -> Seen {
     Seen {
         key: image.key,
         at_ms: image.at_ms,
-        offset: QueueOffset(image.offset),
+        mark: image.mark,
         message: MessageRef { index: image.index, ordinal: image.ordinal },
         queue: QueueId(image.queue),
     }

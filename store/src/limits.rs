@@ -22,5 +22,14 @@ pub const DEDUP_ENTRIES_MAX: usize = 200_000;
 /// How long a message id stays in that window, milliseconds of log time.
 pub const DEDUP_WINDOW_MS: u64 = 10 * 60 * 1000;
 
+/// Most delayed messages that wait at a time; a send beyond is refused.
+pub const DELAYED_MAX: usize = 10_000_000;
+
+/// Most half messages at a time, parked ones included; a send beyond is refused.
+pub const HALVES_MAX: usize = 1_000_000;
+
+/// Of how many recalls and ended transactions the end is remembered; the oldest goes first.
+pub const ENDED_MAX: usize = 100_000;
+
 /// Most commands of one entry.
 pub const COMMANDS_PER_ENTRY_MAX: usize = 65_536;

@@ -59,7 +59,7 @@ pub struct StoreMachine {
 }
 
 impl StoreMachine {
-    fn apply_entry(&mut self, index: u64, payload: &Bytes) -> Vec<Outcome> {
+    fn apply_entry(&mut self, index: u64, term: u64, payload: &Bytes) -> Vec<Outcome> {
         let entry = match EntryView::parse(payload) {
             Ok(entry) => entry,
             Err(error) => {
@@ -75,7 +75,11 @@ impl StoreMachine {
             let mut state = self.shared.write();
             state.log_time_ms = state.log_time_ms.max(entry.log_time_ms);
             for command in &entry.commands {
-                match apply_command(&mut state, index, payload, command, &mut changes) {
+                let applied = match command.is_duty() && entry.term != term {
+                    true => Err(Rejection::TermPassed { proposed: entry.term, term }.into()),
+                    false => apply_command(&mut state, index, payload, command, &mut changes),
+                };
+                match applied {
                     Ok(outcome) => outcomes.push(outcome),
                     Err(Refusal::Rejected(rejection)) => outcomes.push(Outcome::Rejected(rejection)),
                     Err(Refusal::Failed(error)) => {
@@ -99,6 +103,9 @@ impl StoreMachine {
         }
         if changes.catalog {
             self.observer.catalog_changed();
+        }
+        if changes.timers {
+            self.observer.timers_changed();
         }
         self.observer.applied(index);
     }
@@ -189,12 +196,11 @@ impl StoreMachine {
 impl StateMachine for StoreMachine {
     type Output = Vec<Outcome>;
 
-    /// The entry's term is not looked at: see [`crate::Command`].
-    fn apply(&mut self, index: LogIndex, _term: Term, payload: Bytes) -> Vec<Outcome> {
+    fn apply(&mut self, index: LogIndex, term: Term, payload: Bytes) -> Vec<Outcome> {
         if let Some(reason) = &self.failure {
             return vec![Outcome::Rejected(Rejection::StoreFailed { reason: reason.clone() })];
         }
-        self.apply_entry(index.0, &payload)
+        self.apply_entry(index.0, term.0, &payload)
     }
 
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()> {
@@ -217,6 +223,7 @@ impl StateMachine for StoreMachine {
         let index = state.applied;
         *self.shared.write() = state;
         self.observer.catalog_changed();
+        self.observer.timers_changed();
         self.observer.applied(index);
         Ok(())
     }
@@ -238,12 +245,25 @@ fn apply_command(
             Ok(state.create_group(name, *order, *max_deliveries, *start, changes)?)
         }
         CommandView::DeleteGroup { name } => Ok(state.delete_group(name, changes)?),
-        CommandView::Produce { topic, queue, frames } => state.produce(index, payload, topic, *queue, frames, changes),
+        CommandView::Produce { topic, queue, frames } => {
+            state.produce((index, payload), topic, *queue, frames, None, changes)
+        }
+        CommandView::Prepare { topic, queue, check_after_ms, frames } => {
+            state.produce((index, payload), topic, *queue, frames, Some(*check_after_ms), changes)
+        }
         CommandView::Touch { group, topic } => state.touch(group, topic),
         CommandView::Deliver(deliver) => state.deliver(deliver, changes),
         CommandView::Ack { group, topic, queue, receipts } => state.ack(group, topic, *queue, receipts, changes),
         CommandView::ChangeInvisible { group, topic, queue, offset, seq, invisible_until_ms } => {
             state.change_invisible((group, topic), *queue, *offset, *seq, *invisible_until_ms, changes)
+        }
+        CommandView::DeliverDue { until_ms, count } => Ok(state.deliver_due(*until_ms, *count, changes)),
+        CommandView::Recall { topic, due_ms, message } => Ok(state.recall(topic, *due_ms, *message)?),
+        CommandView::EndTransaction { topic, message, commit } => {
+            Ok(state.end_transaction(topic, *message, *commit, changes)?)
+        }
+        CommandView::CheckTransactions { count, next_after_ms, checks_max } => {
+            Ok(state.check_transactions(*count, *next_after_ms, *checks_max))
         }
     }
 }

@@ -22,6 +22,10 @@ pub trait ApplyObserver: Send + Sync + 'static {
     /// A topic or a group was made or dropped, or the whole state was replaced by a checkpoint.
     fn catalog_changed(&self) {}
 
+    /// A message waits for a time that comes before that of all others, or the whole state was
+    /// replaced by a checkpoint.
+    fn timers_changed(&self) {}
+
     /// The store cannot go on: the node must stop, and says why. Told once.
     fn failed(&self, reason: &str) {
         let _ = reason;

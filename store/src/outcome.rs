@@ -3,7 +3,7 @@
 use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, TopicName, limits};
 
 use crate::Slot;
-use crate::limits::{GROUPS_MAX, TOPICS_MAX};
+use crate::limits::{DELAYED_MAX, GROUPS_MAX, HALVES_MAX, TOPICS_MAX};
 
 /// The answer to one [`crate::Command`]; the same on every replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +57,28 @@ pub enum Outcome {
         /// When it becomes due, log time, milliseconds since the Unix epoch.
         invisible_until_ms: u64,
     },
+    /// Delayed messages stand in their queues now.
+    DueDelivered {
+        /// How many; as many as were allowed if more may be due.
+        delivered: u32,
+    },
+    /// The delayed message will never be delivered.
+    Recalled {
+        /// True if it was recalled before.
+        repeated: bool,
+    },
+    /// The transaction is committed, or rolled back, as it was asked for.
+    TransactionEnded {
+        /// Where the message stands now; `None` if it was rolled back, or `repeated`.
+        offset: Option<QueueOffset>,
+        /// True if it ended so before.
+        repeated: bool,
+    },
+    /// Half messages whose producers are to be asked now, or were asked as often as allowed.
+    TransactionsChecked {
+        /// They; as many as were allowed if there may be more.
+        halves: Vec<HalfMessage>,
+    },
     /// Nothing was done.
     Rejected(Rejection),
 }
@@ -66,12 +88,69 @@ pub enum Outcome {
 pub struct ProducedSlot {
     /// Its queue; that of the first send if it is a duplicate.
     pub queue: QueueId,
-    /// Its offset there.
+    /// Its offset there; 0 while it is `held`.
     pub offset: QueueOffset,
     /// Its identity.
     pub message: MessageRef,
     /// True if it was stored before and not stored again.
     pub duplicate: bool,
+    /// Set if it was stored outside of the queue, and why. Of a duplicate: why it was then; it may
+    /// stand in the queue by now.
+    pub held: Option<Holding>,
+}
+
+/// Why a stored message does not stand in its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holding {
+    /// It is delayed until this wall time, milliseconds since the Unix epoch.
+    Until(u64),
+    /// It is half: its producer has not committed it.
+    Half,
+}
+
+/// A half message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HalfMessage {
+    /// Its topic.
+    pub topic: TopicName,
+    /// The queue it will stand in.
+    pub queue: QueueId,
+    /// Where to read it; stored when it was sent.
+    pub slot: Slot,
+    /// How often its producer was to be asked, now included.
+    pub checks: u32,
+    /// Nobody is asked any more: it waits for somebody to end it.
+    pub is_parked: bool,
+}
+
+/// How a message ended that stood outside of its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It was delayed, and recalled in time.
+    Recalled,
+    /// Its transaction was committed.
+    Committed,
+    /// Its transaction was rolled back.
+    RolledBack,
+}
+
+impl Ending {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Ending::Recalled => 1,
+            Ending::Committed => 2,
+            Ending::RolledBack => 3,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Ending> {
+        match code {
+            1 => Some(Ending::Recalled),
+            2 => Some(Ending::Committed),
+            3 => Some(Ending::RolledBack),
+            _ => None,
+        }
+    }
 }
 
 /// A message handed to a consumer.
@@ -172,6 +251,41 @@ pub enum Rejection {
     /// The message is not in flight: it is consumed, or was never delivered.
     #[error("the receipt names no delivery in flight")]
     DeliveryNotFound,
+    /// No room for another delayed message.
+    #[error("{DELAYED_MAX} delayed messages wait for their time, more are not allowed")]
+    TooManyDelayed,
+    /// The message does not wait for its time.
+    #[error("the message does not wait: it was delivered already, or its topic was deleted")]
+    NotWaiting,
+    /// No room for another half message.
+    #[error("{HALVES_MAX} half messages wait for the end of their transactions, more are not allowed")]
+    TooManyHalves,
+    /// A message of a transaction that was to stand in its queue at once.
+    #[error("a message of a transaction must be prepared, it does not go to its queue at once")]
+    NotPrepared,
+    /// A message was prepared for a topic that has no transactions.
+    #[error("the topic takes messages of type {topic_type}, which have no transactions")]
+    NoTransactions {
+        /// What it takes.
+        topic_type: MessageType,
+    },
+    /// The transaction is not open.
+    #[error("the transaction is not open: it ended before, or its topic was deleted")]
+    TransactionNotFound,
+    /// The transaction ended the other way.
+    #[error("the transaction was {} before", if *committed { "committed" } else { "rolled back" })]
+    TransactionEndedOtherwise {
+        /// How it ended.
+        committed: bool,
+    },
+    /// A duty of a leader whose term is over.
+    #[error("the duty is of term {proposed}, the log is in term {term}")]
+    TermPassed {
+        /// The proposer's term.
+        proposed: u64,
+        /// The entry's own.
+        term: u64,
+    },
     /// The entry is not one that an [`crate::EntryBuilder`] made. Nothing of it was applied; this
     /// is the entry's only outcome.
     #[error("log entry is malformed: {reason}")]

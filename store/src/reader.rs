@@ -10,7 +10,7 @@ use crate::progress::{QueueProgress, attempt_key};
 use crate::queue::Queue;
 use crate::shared::Shared;
 use crate::state::{Group, State, Topic};
-use crate::{Granted, Slot, StartPolicy, StoreError};
+use crate::{Granted, HalfMessage, Slot, StartPolicy, StoreError};
 
 /// A topic's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -288,6 +288,37 @@ impl StoreReader {
             .map(|(queue, progress)| AttemptGrants { queue, granted: progress.granted_before(key, state.log_time_ms) })
             .filter(|grants| !grants.granted.is_empty())
             .collect()
+    }
+
+    /// When the first delayed message is due, wall time, milliseconds since the Unix epoch; `None`
+    /// if none waits.
+    pub fn next_delayed_ms(&self) -> Option<u64> {
+        self.shared.read().timers.next_due_ms()
+    }
+
+    /// How many delayed messages wait for their time.
+    pub fn delayed_count(&self) -> usize {
+        self.shared.read().timers.len()
+    }
+
+    /// When the first producer of a half message is to be asked, log time, milliseconds since the
+    /// Unix epoch; `None` if there is none to ask.
+    pub fn next_check_ms(&self) -> Option<u64> {
+        self.shared.read().halves.next_check_ms()
+    }
+
+    /// How many half messages there are, and how many of them are parked.
+    pub fn half_counts(&self) -> (usize, usize) {
+        let state = self.shared.read();
+        (state.halves.len(), state.halves.parked_count())
+    }
+
+    /// Half messages whose producers were asked as often as allowed, oldest first, at most `max`.
+    /// They can be read by their slots, and still be committed or rolled back.
+    pub fn parked_halves(&self, max: usize) -> Vec<HalfMessage> {
+        let state = self.shared.read();
+        let parked = state.halves.iter().filter(|(_, half)| half.check_at_ms.is_none());
+        parked.filter_map(|(message, half)| state.half_message(message, half)).take(max).collect()
     }
 
     /// Log time of the last entry applied, milliseconds since the Unix epoch; 0 before the first.

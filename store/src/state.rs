@@ -5,9 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use flotilla_message::{GroupName, Hash128, MessageType, Permission, QueueId, QueueOffset, TopicName, limits};
 
 use crate::dedup::DedupWindow;
+use crate::ended::EndedWindow;
+use crate::halves::Halves;
 use crate::limits::{GROUPS_MAX, TOPICS_MAX};
 use crate::progress::QueueProgress;
 use crate::queue::Queue;
+use crate::timers::Timers;
 use crate::{Outcome, Rejection, StartPolicy, StoreError};
 
 /// A topic and its queues.
@@ -44,9 +47,15 @@ pub(crate) struct State {
     /// The last number given to a delivery.
     pub last_seq: u32,
     pub topics: BTreeMap<TopicName, Topic>,
+    /// By number; derived.
+    pub topic_names: BTreeMap<u64, TopicName>,
     pub groups: BTreeMap<GroupName, Group>,
     pub progress: BTreeMap<ProgressKey, QueueProgress>,
     pub dedup: DedupWindow,
+    /// Delayed messages.
+    pub timers: Timers,
+    pub halves: Halves,
+    pub ended: EndedWindow,
 }
 
 /// What an entry changed, for the observer.
@@ -55,6 +64,8 @@ pub(crate) struct Changes {
     pub queues_grown: BTreeSet<(TopicName, QueueId)>,
     pub groups_changed: BTreeSet<(GroupName, TopicName)>,
     pub catalog: bool,
+    /// Something waits whose time comes before that of all others.
+    pub timers: bool,
 }
 
 /// Why a command has no outcome of its own.
@@ -111,9 +122,13 @@ impl State {
             last_uid: 0,
             last_seq: 0,
             topics: BTreeMap::new(),
+            topic_names: BTreeMap::new(),
             groups: BTreeMap::new(),
             progress: BTreeMap::new(),
             dedup: DedupWindow::new(),
+            timers: Timers::new(),
+            halves: Halves::new(),
+            ended: EndedWindow::new(),
         }
     }
 
@@ -171,6 +186,7 @@ impl State {
         let uid = self.next_uid();
         let topic = Topic::new(uid, message_type, queue_count, permission);
         self.topics.insert(name.clone(), topic);
+        self.topic_names.insert(uid, name.clone());
         uid
     }
 
@@ -181,6 +197,9 @@ impl State {
                 self.progress.remove(&(group.uid, topic.uid, queue));
             }
         }
+        self.topic_names.remove(&topic.uid);
+        self.timers.drop_topic(topic.uid);
+        self.halves.drop_topic(topic.uid);
         changes.catalog = true;
         Ok(Outcome::TopicDeleted)
     }
@@ -283,9 +302,17 @@ impl State {
             progress.write_digest(&mut hash);
         }
         hash.write_u64(self.dedup.first_serial());
-        hash.write_u64(self.dedup.len() as u64);
-        hash.write_u64(self.dedup.hash() as u64);
-        hash.write_u64((self.dedup.hash() >> 64) as u64);
+        let parts = [
+            (self.dedup.len(), self.dedup.hash()),
+            (self.timers.len(), self.timers.hash()),
+            (self.halves.len(), self.halves.hash()),
+            (self.ended.len(), self.ended.hash()),
+        ];
+        for (len, part) in parts {
+            hash.write_u64(len as u64);
+            hash.write_u64(part as u64);
+            hash.write_u64((part >> 64) as u64);
+        }
         hash.finish()
     }
 }

@@ -3,13 +3,16 @@
 mod support;
 
 use bytes::Bytes;
-use flotilla_message::{QueueId, QueueOffset};
+use flotilla_message::{MessageType, QueueId, QueueOffset};
 use flotilla_raft_log::{LogIndex, StateMachine};
 use flotilla_store::{Command, Outcome, SkipRange, StartPolicy};
 use proptest::prelude::*;
-use support::{Node, START_MS, ack, change, create_group, create_topic, entry, group, offsets, produce, topic};
+use support::{
+    Node, START_MS, ack, change, create_group, create_topic, create_topic_of, end, entry, group, offsets, prepare,
+    produce, produce_delayed, recall, topic,
+};
 
-const TOPICS: [&str; 3] = ["a", "b", "c"];
+const TOPICS: [&str; 5] = ["a", "b", "c", "d", "x"];
 const GROUPS: [&str; 2] = ["g", "h"];
 
 fn commands() -> impl Strategy<Value = Command> {
@@ -47,6 +50,18 @@ fn commands() -> impl Strategy<Value = Command> {
                 offsets: offsets(from..from + count),
                 skip: skip.map(|(from, to)| SkipRange { from: QueueOffset(from), to: QueueOffset(to) }),
             }),
+        6 => (0u32..3, proptest::collection::vec((0u32..300, 0u64..400), 1..4)).prop_map(|(queue, messages)| {
+            let ids: Vec<_> = messages.iter().map(|(id, due)| (format!("id-{id}"), START_MS + due)).collect();
+            produce_delayed("d", queue, &ids.iter().map(|(id, due)| (id.as_str(), *due)).collect::<Vec<_>>())
+        }),
+        3 => (0u64..400, 0u32..4).prop_map(|(ms, count)| Command::DeliverDue { until_ms: START_MS + ms, count }),
+        2 => (0u64..400, 0u64..60, 0u32..4).prop_map(|(ms, index, ordinal)| recall("d", START_MS + ms, index, ordinal)),
+        5 => (0u32..3, 0u32..300, 0u64..200)
+            .prop_map(|(queue, id, after_ms)| prepare("x", queue, &format!("id-{id}"), after_ms)),
+        3 => (0u64..60, any::<bool>()).prop_map(|(index, commit)| end("x", index, commit)),
+        3 => (0u32..4, 0u64..100, 0u32..3).prop_map(|(count, next_after_ms, checks_max)| {
+            Command::CheckTransactions { count, next_after_ms, checks_max }
+        }),
         4 => (group_name(), topic_name(), 0u32..2, proptest::collection::vec((0u64..12, 1u32..60), 1..8))
             .prop_map(|(g, t, queue, receipts)| ack(g, t, queue, &receipts)),
         3 => (group_name(), topic_name(), 0u32..2, 0u64..12, 1u32..60, 0u64..400)
@@ -62,6 +77,8 @@ fn logs() -> impl Strategy<Value = Vec<Bytes>> {
         let catalog = [
             create_topic("a", 2),
             create_topic("b", 1),
+            create_topic_of("d", MessageType::Delay, 2),
+            create_topic_of("x", MessageType::Transaction, 2),
             create_group("g", false, 2, StartPolicy::First),
             create_group("h", true, 2, StartPolicy::Last),
         ];
@@ -125,6 +142,8 @@ fn live(log: &[Bytes], events: &[Event]) -> (Vec<Vec<Outcome>>, Node) {
 fn everything(node: &Node) -> String {
     let reader = &node.reader;
     let mut text = format!("{:?} {:?} {:?}", reader.topics(), reader.groups(), reader.dedup_status());
+    text += &format!("{:?} {}", reader.next_delayed_ms(), reader.delayed_count());
+    text += &format!("{:?} {:?} {:?}", reader.next_check_ms(), reader.half_counts(), reader.parked_halves(99));
     for info in reader.topics() {
         for queue in (0..info.queue_count).map(QueueId) {
             text += &format!("{:?}", reader.queue_bounds(&info.name, queue));
@@ -158,6 +177,9 @@ proptest! {
             answers.iter().any(|outcome| match outcome {
                 Outcome::Produced { offsets, .. } => offsets.iter().any(|slot| !slot.duplicate),
                 Outcome::Delivered { granted, repeated: false, .. } => !granted.is_empty(),
+                Outcome::DueDelivered { delivered } => *delivered > 0,
+                Outcome::Recalled { repeated } | Outcome::TransactionEnded { repeated, .. } => !repeated,
+                Outcome::TransactionsChecked { halves } => !halves.is_empty(),
                 Outcome::TopicCreated { .. } | Outcome::GroupCreated { .. } => true,
                 _ => false,
             })

@@ -3,7 +3,7 @@
 mod support;
 
 use bytes::Bytes;
-use flotilla_message::{MessageType, Permission, QueueId, QueueOffset};
+use flotilla_message::{MessageRef, MessageType, Permission, QueueId, QueueOffset};
 use flotilla_store::{Command, Entry, Outcome, Rejection, SkipRange, StartPolicy};
 use proptest::prelude::*;
 use support::{Node, create_topic, entry, frame, group, produce, topic};
@@ -13,6 +13,7 @@ fn commands() -> impl Strategy<Value = Command> {
     let group_name = || "[a-zA-Z0-9_%|-]{1,20}".prop_map(|name| group(&name));
     let queue = || any::<u32>().prop_map(QueueId);
     let offset = || any::<u64>().prop_map(QueueOffset);
+    let message = || (any::<u64>(), any::<u32>()).prop_map(|(index, ordinal)| MessageRef { index, ordinal });
     let policies =
         prop_oneof![Just(StartPolicy::First), Just(StartPolicy::Last), any::<u64>().prop_map(StartPolicy::TimestampMs)];
     let types = proptest::sample::select(MessageType::ALL.to_vec());
@@ -59,6 +60,28 @@ fn commands() -> impl Strategy<Value = Command> {
                 invisible_until_ms,
             }
         ),
+        (any::<u64>(), any::<u32>()).prop_map(|(until_ms, count)| Command::DeliverDue { until_ms, count }),
+        (topic_name(), any::<u64>(), message()).prop_map(|(topic, due_ms, message)| Command::Recall {
+            topic,
+            due_ms,
+            message
+        }),
+        (topic_name(), queue(), any::<u64>(), proptest::collection::vec("[!-~]{1,40}", 0..3)).prop_map(
+            |(topic, queue, check_after_ms, ids)| Command::Prepare {
+                topic,
+                queue,
+                check_after_ms,
+                frames: ids.iter().map(|id| frame("t", id, None)).collect()
+            }
+        ),
+        (topic_name(), message(), any::<bool>()).prop_map(|(topic, message, commit)| Command::EndTransaction {
+            topic,
+            message,
+            commit
+        }),
+        (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(count, next_after_ms, checks_max)| {
+            Command::CheckTransactions { count, next_after_ms, checks_max }
+        }),
     ]
 }
 
@@ -116,7 +139,7 @@ proptest! {
 
     #[test]
     fn arbitrary_operands_with_right_checksums_never_panic(
-        kind in proptest::sample::select(vec![0u8, 1, 2, 3, 4, 16, 32, 33, 34, 35, 200]),
+        kind in proptest::sample::select(vec![0u8, 1, 2, 3, 4, 16, 17, 32, 33, 34, 35, 48, 49, 50, 51, 200]),
         operands in proptest::collection::vec(prop_oneof![3 => 0u8..4, 1 => any::<u8>()], 0..80),
         frames in proptest::collection::vec(any::<u8>(), 0..20),
     ) {
@@ -127,7 +150,7 @@ proptest! {
         command.extend_from_slice(&crc.to_le_bytes());
         command.extend_from_slice(&operands);
         command.extend_from_slice(&frames);
-        let mut payload = b"FLEN\x01\0\0\0\x01\0\0\0".to_vec();
+        let mut payload = b"FLEN\x02\0\0\0\x01\0\0\0".to_vec();
         payload.extend_from_slice(&(36 + command.len() as u32).to_le_bytes());
         payload.extend_from_slice(&[0; 16]);
         payload.extend_from_slice(&crc32c::crc32c(&payload).to_le_bytes());
@@ -148,4 +171,15 @@ fn a_malformed_command_leaves_the_whole_entry_unapplied() {
     assert_eq!((node.reader.topics().len(), node.reader.applied()), (0, 1));
     assert_eq!(*node.listener.applied.lock().unwrap(), 1, "waiters for the index go on");
     assert_eq!(node.apply(good).len(), 2);
+}
+
+#[test]
+fn entries_of_the_version_before_are_read_and_later_ones_are_not() {
+    for (version, is_known) in [(0u8, false), (1, true), (2, true), (3, false)] {
+        let mut bytes = entry(7, &[create_topic("t", 1)]).to_vec();
+        bytes[4] = version;
+        let crc = crc32c::crc32c(&bytes[..32]);
+        bytes[32..36].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(!is_malformed(&Node::new().apply(Bytes::from(bytes))), is_known, "version {version}");
+    }
 }

@@ -28,6 +28,7 @@ fn offsets_follow_the_log() {
                 offset: QueueOffset(2),
                 message: MessageRef { index: 2, ordinal: 3 },
                 duplicate: false,
+                held: None,
             }],
         }
     );

@@ -34,8 +34,14 @@ pub fn rejected(rejection: &Rejection) -> v2::Status {
         | Rejection::MaxDeliveriesOutOfRange { .. } => Code::BadRequest,
         Rejection::TopicNotWritable | Rejection::TopicNotReadable => Code::Forbidden,
         Rejection::TooManyTopics | Rejection::TooManyGroups => Code::PreconditionFailed,
-        Rejection::MessageTypeConflict { .. } => Code::MessagePropertyConflictWithType,
+        Rejection::MessageTypeConflict { .. } | Rejection::NotPrepared | Rejection::NoTransactions { .. } => {
+            Code::MessagePropertyConflictWithType
+        }
+        Rejection::TransactionNotFound | Rejection::TransactionEndedOtherwise { .. } => Code::InvalidTransactionId,
         Rejection::ReceiptStale | Rejection::DeliveryNotFound => Code::InvalidReceiptHandle,
+        Rejection::TooManyDelayed | Rejection::TooManyHalves => Code::TooManyRequests,
+        Rejection::NotWaiting => Code::MessageNotFound,
+        Rejection::TermPassed { .. } => Code::HaNotAvailable,
         Rejection::Malformed { .. } | Rejection::StoreFailed { .. } => Code::InternalServerError,
     };
     status(code, rejection.to_string())

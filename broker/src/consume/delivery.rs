@@ -2,7 +2,7 @@
 
 use flotilla_message::{BodyEncoding, FrameView, GroupName, MessageType, QueueId, TopicName};
 use flotilla_proto::v2;
-use flotilla_store::Granted;
+use flotilla_store::{Granted, Slot};
 use md5::{Digest as _, Md5};
 
 use super::receipt_handle::ReceiptHandle;
@@ -35,40 +35,46 @@ impl Delivery<'_> {
             message: granted.slot.message,
             sequence: granted.seq,
         };
-        let body = frame.body();
         let dead_letter_queue = self
             .topic
             .is_dead_letter()
             .then(|| v2::DeadLetterQueue { topic: frame.topic().to_owned(), message_id: frame.id().to_owned() });
         let system = v2::SystemProperties {
-            tag: frame.tag().map(str::to_owned),
-            keys: frame.keys().map(str::to_owned).collect(),
-            message_id: frame.id().to_owned(),
-            // Upper-case MD5: the one form that every official client accepts; one of them throws without it.
-            body_digest: Some(v2::Digest { r#type: v2::DigestType::Md5.into(), checksum: md5_hex(&body) }),
-            body_encoding: encoding(frame.body_encoding()).into(),
-            message_type: message_type(frame.message_type()).into(),
-            born_timestamp: Some(timestamp(frame.born_at_ms())),
-            born_host: frame.born_host().to_owned(),
-            store_timestamp: Some(timestamp(granted.slot.stored_at_ms)),
-            store_host: self.store_host.to_owned(),
-            delivery_timestamp: frame.delivery_at_ms().map(timestamp),
             receipt_handle: Some(handle.to_text()),
-            queue_id: i32::try_from(self.queue.0).unwrap_or(i32::MAX),
             queue_offset: Some(i64::try_from(granted.offset.0).unwrap_or(i64::MAX)),
             invisible_duration: Some(duration_ms(self.invisible_ms)),
             delivery_attempt: Some(i32::try_from(granted.attempt).unwrap_or(i32::MAX)),
-            message_group: frame.group().map(str::to_owned),
-            trace_context: frame.trace_context().map(str::to_owned),
             dead_letter_queue,
-            ..Default::default()
+            ..stored_properties(frame, &granted.slot, self.queue, self.store_host)
         };
         v2::Message {
             topic: Some(self.topic_resource.clone()),
             user_properties: frame.properties().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
             system_properties: Some(system),
-            body,
+            body: frame.body(),
         }
+    }
+}
+
+/// What a stored message says of itself, and of its place, whoever is to read it.
+pub fn stored_properties(frame: &FrameView, slot: &Slot, queue: QueueId, store_host: &str) -> v2::SystemProperties {
+    v2::SystemProperties {
+        tag: frame.tag().map(str::to_owned),
+        keys: frame.keys().map(str::to_owned).collect(),
+        message_id: frame.id().to_owned(),
+        // Upper-case MD5: the one form that every official client accepts; one of them throws without it.
+        body_digest: Some(v2::Digest { r#type: v2::DigestType::Md5.into(), checksum: md5_hex(&frame.body()) }),
+        body_encoding: encoding(frame.body_encoding()).into(),
+        message_type: message_type(frame.message_type()).into(),
+        born_timestamp: Some(timestamp(frame.born_at_ms())),
+        born_host: frame.born_host().to_owned(),
+        store_timestamp: Some(timestamp(slot.stored_at_ms)),
+        store_host: store_host.to_owned(),
+        delivery_timestamp: frame.delivery_at_ms().map(timestamp),
+        queue_id: i32::try_from(queue.0).unwrap_or(i32::MAX),
+        message_group: frame.group().map(str::to_owned),
+        trace_context: frame.trace_context().map(str::to_owned),
+        ..Default::default()
     }
 }
 
@@ -127,11 +133,9 @@ pub fn ms_of(duration: &prost_types::Duration) -> Option<u64> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::*;
     use bytes::Bytes;
     use flotilla_message::{Message, MessageId, MessageRef, QueueOffset};
-    use flotilla_store::Slot;
-
-    use super::*;
 
     #[test]
     fn a_consumer_finds_all_it_looks_for() {

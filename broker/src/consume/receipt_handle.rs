@@ -106,30 +106,30 @@ impl ReceiptHandle {
 }
 
 /// What is left of the bytes.
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(taken)
     }
 
-    fn name(&mut self) -> Option<&'a str> {
+    pub fn name(&mut self) -> Option<&'a str> {
         let length = self.take(1)?[0];
         std::str::from_utf8(self.take(usize::from(length))?).ok()
     }
 
-    fn number(&mut self) -> Option<u32> {
+    pub fn number(&mut self) -> Option<u32> {
         self.take(4)?.try_into().ok().map(u32::from_be_bytes)
     }
 
-    fn long(&mut self) -> Option<u64> {
+    pub fn long(&mut self) -> Option<u64> {
         self.take(8)?.try_into().ok().map(u64::from_be_bytes)
     }
 }
 
-fn to_hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
@@ -139,7 +139,7 @@ fn to_hex(bytes: &[u8]) -> String {
     text
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),

@@ -14,6 +14,8 @@ use super::telemetry;
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
 use crate::consume::receive::{self, ReceiveMessage};
 use crate::lead::leader_call::lead;
+use crate::produce::end_transaction::EndTransaction;
+use crate::produce::recall::RecallMessage;
 use crate::produce::send::SendMessage;
 use crate::replica::Replica;
 
@@ -119,6 +121,22 @@ impl Messaging for Front {
         request: v2::ChangeInvisibleDurationRequest,
     ) -> BoxFuture<'_, Reply<v2::ChangeInvisibleDurationResponse>> {
         Box::pin(lead::<ChangeInvisibleDuration>(&self.replica, context, request))
+    }
+
+    fn recall_message(
+        &self,
+        context: CallContext,
+        request: v2::RecallMessageRequest,
+    ) -> BoxFuture<'_, Reply<v2::RecallMessageResponse>> {
+        Box::pin(lead::<RecallMessage>(&self.replica, context, request))
+    }
+
+    fn end_transaction(
+        &self,
+        context: CallContext,
+        request: v2::EndTransactionRequest,
+    ) -> BoxFuture<'_, Reply<v2::EndTransactionResponse>> {
+        Box::pin(lead::<EndTransaction>(&self.replica, context, request))
     }
 
     fn notify_client_termination(

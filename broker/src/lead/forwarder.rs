@@ -54,6 +54,11 @@ impl Forwarder {
         Forwarder { runtime, peers, under_way: Budget::new(calls_max, u64::MAX), suspect, refused: Mutex::default() }
     }
 
+    /// The calling sides of all other replicas, in the order of their numbers.
+    pub fn peers(&self) -> impl Iterator<Item = &Arc<dyn PeerCalls>> {
+        self.peers.values()
+    }
+
     /// Passes one call on to `leader` and waits for its answer, at most until `ends`.
     pub async fn forward<C: LeaderCall>(
         &self,

@@ -12,9 +12,12 @@ use tokio::sync::mpsc;
 use crate::admin;
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
 use crate::consume::receive::ReceiveMessage;
+use crate::duty::check;
 use crate::edge::query::{QueryAssignment, QueryRoute};
 use crate::lead::forwarder::take_in;
 use crate::lead::leader_call::LeaderCall;
+use crate::produce::end_transaction::EndTransaction;
+use crate::produce::recall::RecallMessage;
 use crate::produce::send::SendMessage;
 use crate::replica::Replica;
 
@@ -78,6 +81,9 @@ impl Peer for PeerService {
 async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer::ForwardResponse {
     match request.method.as_str() {
         SendMessage::METHOD => take_in::<SendMessage>(replica, request).await,
+        RecallMessage::METHOD => take_in::<RecallMessage>(replica, request).await,
+        EndTransaction::METHOD => take_in::<EndTransaction>(replica, request).await,
+        check::METHOD => check::take_in(replica, request),
         ReceiveMessage::METHOD => take_in::<ReceiveMessage>(replica, request).await,
         AckMessage::METHOD => take_in::<AckMessage>(replica, request).await,
         ChangeInvisibleDuration::METHOD => take_in::<ChangeInvisibleDuration>(replica, request).await,

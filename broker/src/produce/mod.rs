@@ -1,4 +1,7 @@
-//! Storing: from a send request to frames in a queue.
+//! Storing: from a send request to frames in a queue, or outside of it until their time comes.
 
+pub mod end_transaction;
+pub mod held_handle;
 pub mod outgoing;
+pub mod recall;
 pub mod send;

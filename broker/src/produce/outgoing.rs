@@ -5,6 +5,8 @@ use flotilla_message::{BodyEncoding, Message, MessageId, MessageType, StoredFram
 use flotilla_proto::status::{Code, Coded, status};
 use flotilla_proto::{CallContext, v2};
 
+use crate::config::BrokerConfig;
+use crate::consume::delivery::ms_of;
 use crate::edge::names::{self, known_code};
 
 /// A send request that keeps every rule which needs no knowledge of topics.
@@ -16,9 +18,14 @@ pub struct Outgoing {
     pub message_type: MessageType,
     /// The one message group of all messages (ordered ones have one).
     pub message_group: Option<String>,
+    /// Of half messages: after which time their producer is asked for the first time, ms.
+    pub check_after_ms: Option<u64>,
     /// The encoded messages, in the order of the request; at least one.
     pub frames: Vec<StoredFrame>,
 }
+
+/// Longest time that a producer may ask to be left alone about a half message, ms: an hour, as in RocketMQ.
+const RECOVERY_MS_MAX: u64 = 3_600_000;
 
 /// The answer that refuses a send.
 type Refusal = v2::Status;
@@ -28,7 +35,7 @@ impl Outgoing {
     pub fn read(
         context: &CallContext,
         request: &v2::SendMessageRequest,
-        body_bytes_max: u64,
+        config: &BrokerConfig,
         now_wall_ms: u64,
     ) -> Result<Outgoing, Refusal> {
         let refuse = |code, message: String| status(known_code(context, code), message);
@@ -54,7 +61,7 @@ impl Outgoing {
                 let text = format!("batch has messages of topics '{one}' and '{other}'; one topic is allowed");
                 return Err(refuse(Code::MessageCorrupted, text));
             }
-            let message = read_message(context, message, &topic, body_bytes_max, now_wall_ms)?;
+            let message = read_message(context, message, &topic, config, now_wall_ms)?;
             let kind = (message.message_type, message.group.clone());
             match &outgoing {
                 None => outgoing = Some(kind),
@@ -76,7 +83,17 @@ impl Outgoing {
             return Err(refuse(Code::PayloadTooLarge, format!("batch has {bytes} bytes; at most {limit} are allowed")));
         }
         let (message_type, message_group) = outgoing.expect("there is at least one message");
-        Ok(Outgoing { topic, message_type, message_group, frames })
+        let check_after_ms = match message_type {
+            MessageType::Transaction if frames.len() > 1 => {
+                let text = format!("batch has {} messages of transactions; each has to be sent alone", frames.len());
+                return Err(refuse(Code::MessageCorrupted, text));
+            }
+            MessageType::Transaction => {
+                Some(check_after_ms(first, config).map_err(|text| refuse(Code::BadRequest, text))?)
+            }
+            MessageType::Normal | MessageType::Fifo | MessageType::Delay => None,
+        };
+        Ok(Outgoing { topic, message_type, message_group, check_after_ms, frames })
     }
 }
 
@@ -88,12 +105,13 @@ fn read_message(
     context: &CallContext,
     message: &v2::Message,
     topic: &TopicName,
-    body_bytes_max: u64,
+    config: &BrokerConfig,
     now_wall_ms: u64,
 ) -> Result<Message, Refusal> {
     let refuse = |code, message: String| status(known_code(context, code), message);
     let empty = v2::SystemProperties::default();
     let system = message.system_properties.as_ref().unwrap_or(&empty);
+    let body_bytes_max = config.body_bytes_max;
     if message.body.len() as u64 > body_bytes_max {
         let bytes = message.body.len();
         return Err(refuse(
@@ -109,8 +127,17 @@ fn read_message(
         v2::Encoding::Gzip => BodyEncoding::Gzip,
         v2::Encoding::Identity | v2::Encoding::Unspecified => BodyEncoding::Identity,
     };
-    // Before 1970: at once.
-    let delivery_at_ms = system.delivery_timestamp.as_ref().map(|timestamp| timestamp_ms(timestamp).unwrap_or(0));
+    // Before 1970: at once. Beyond what can be told: too far.
+    let delivery_at_ms = system.delivery_timestamp.as_ref().map(|timestamp| {
+        let too_far = if timestamp.seconds < 0 { 0 } else { u64::MAX };
+        timestamp_ms(timestamp).unwrap_or(too_far)
+    });
+    let delay_ms = delivery_at_ms.map_or(0, |at_ms| at_ms.saturating_sub(now_wall_ms));
+    if delay_ms > config.delay_ms_max {
+        let limit = config.delay_ms_max;
+        let text = format!("delivery time is {delay_ms} ms from now; at most {limit} ms are allowed");
+        return Err(refuse(Code::IllegalDeliveryTime, text));
+    }
     Ok(Message {
         topic: topic.clone(),
         message_type,
@@ -126,6 +153,23 @@ fn read_message(
         trace_context: system.trace_context.clone().filter(|trace| !trace.is_empty()),
         delivery_at_ms,
     })
+}
+
+/// When to ask the producer of a half message for the first time: as it wishes, else as the settings say.
+fn check_after_ms(message: &v2::Message, config: &BrokerConfig) -> Result<u64, String> {
+    let wished = message
+        .system_properties
+        .as_ref()
+        .and_then(|system| system.orphaned_transaction_recovery_duration.as_ref())
+        .and_then(ms_of)
+        .filter(|ms| *ms > 0);
+    match wished {
+        Some(ms) if ms > RECOVERY_MS_MAX => {
+            Err(format!("transaction recovery duration is {ms} ms; at most {RECOVERY_MS_MAX} ms are allowed"))
+        }
+        Some(ms) => Ok(ms),
+        None => Ok(config.transaction_check_after_ms),
+    }
 }
 
 /// The type that a message's properties make it: what it says of itself matters for transactions only.
@@ -183,7 +227,8 @@ mod tests {
     }
 
     fn read_as(language: &str, messages: Vec<v2::Message>) -> Result<Outgoing, (i32, String)> {
-        Outgoing::read(&context(language), &v2::SendMessageRequest { messages }, 4 << 20, 7)
+        let config = BrokerConfig::default();
+        Outgoing::read(&context(language), &v2::SendMessageRequest { messages }, &config, 7)
             .map_err(|status| (status.code, status.message))
     }
 
@@ -235,6 +280,38 @@ mod tests {
     fn the_rust_client_gets_a_code_it_knows_for_an_empty_body() {
         let empty = message(|message, _| message.body = Bytes::new());
         assert_eq!(read_as("RUST", vec![empty]).expect_err("refused").0, 40016);
+    }
+
+    #[test]
+    fn a_half_message_says_when_its_producer_may_be_asked() {
+        let of = |seconds: Option<i64>| {
+            let half = message(|_, system| {
+                system.message_type = 4;
+                system.orphaned_transaction_recovery_duration =
+                    seconds.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
+            });
+            read(vec![half])
+        };
+        let after = |seconds| of(seconds).expect("fine").check_after_ms;
+        assert_eq!((after(None), after(Some(0)), after(Some(20))), (Some(6_000), Some(6_000), Some(20_000)));
+        assert_eq!(of(Some(3_601)).expect_err("too long").0, 40000);
+        assert_eq!(read(vec![message(|_, _| ())]).expect("fine").check_after_ms, None);
+        let half = || message(|_, system| system.message_type = 4);
+        assert_eq!(read(vec![half(), half()]).expect_err("a batch").0, 40016);
+    }
+
+    #[test]
+    fn a_delivery_time_may_be_past_but_not_too_far() {
+        let at = |seconds| {
+            read(vec![message(|_, system| {
+                system.delivery_timestamp = Some(prost_types::Timestamp { seconds, nanos: 0 });
+            })])
+        };
+        let three_days = 3 * 24 * 3600;
+        assert_eq!(at(three_days).expect("just allowed").frames[0].view().delivery_at_ms(), Some(259_200_000));
+        assert_eq!(at(three_days + 1).expect_err("too far").0, 40012);
+        assert_eq!(at(i64::MAX).expect_err("no time that this is").0, 40012);
+        assert_eq!(at(-5).expect("at once").frames[0].view().delivery_at_ms(), Some(0));
     }
 
     #[test]

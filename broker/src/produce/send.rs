@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flotilla_message::{MessageType, Permission, QueueId, TopicName};
+use flotilla_message::{MessageId, Permission, QueueId, TopicName};
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};
-use flotilla_store::{Command, Outcome, ProducedSlot, Rejection, TopicInfo};
+use flotilla_store::{Command, Holding, Outcome, ProducedSlot, Rejection, TopicInfo};
 
+use super::held_handle::{HeldHandle, HeldKind};
 use super::outgoing::Outgoing;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
 use crate::lead::proposer::Settled;
@@ -38,7 +39,7 @@ impl LeaderCall for SendMessage {
         attempt: Attempt,
     ) -> Tried<v2::SendMessageResponse> {
         let wall_ms = replica.runtime.wall_ms();
-        let outgoing = match Outgoing::read(context, request, replica.config.body_bytes_max, wall_ms) {
+        let outgoing = match Outgoing::read(context, request, &replica.config, wall_ms) {
             Ok(outgoing) => outgoing,
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
@@ -51,7 +52,11 @@ impl LeaderCall for SendMessage {
             return Tried::answer(refuse(refusal));
         }
         let queue = replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.queue_count);
-        let command = Command::Produce { topic: outgoing.topic.clone(), queue, frames: outgoing.frames };
+        let (topic, frames) = (outgoing.topic.clone(), outgoing.frames);
+        let command = match outgoing.check_after_ms {
+            Some(check_after_ms) => Command::Prepare { topic, queue, check_after_ms, frames },
+            None => Command::Produce { topic, queue, frames },
+        };
         match replica.proposer.submit(attempt.term, command).await {
             Ok(settled) => answer(replica, request, &outgoing.topic, settled),
             Err(error) => Tried::from_submit(error, refuse),
@@ -90,13 +95,7 @@ fn check_topic(topic: &TopicInfo, outgoing: &Outgoing) -> Result<(), v2::Status>
         let text = format!("message is of type {message}, topic '{name}' takes {topic}");
         return Err(status(Code::MessagePropertyConflictWithType, text));
     }
-    match topic.message_type {
-        MessageType::Normal | MessageType::Fifo => Ok(()),
-        MessageType::Delay | MessageType::Transaction => {
-            let text = format!("messages of type {} are not implemented by this server", topic.message_type);
-            Err(status(Code::NotImplemented, text))
-        }
-    }
+    Ok(())
 }
 
 fn answer(
@@ -109,15 +108,20 @@ fn answer(
         Outcome::Produced { offsets, .. } => offsets,
         // The topic was deleted between the check and the entry.
         Outcome::Rejected(Rejection::TopicNotFound) => return Tried::answer(refuse(no_topic(topic))),
+        Outcome::Rejected(rejection @ (Rejection::TooManyDelayed | Rejection::TooManyHalves)) => {
+            return Tried::answer(refuse(status(Code::TooManyRequests, format!("not stored: {rejection}"))));
+        }
         Outcome::Rejected(rejection) => {
             return Tried::answer(refuse(status(Code::InternalServerError, format!("not stored: {rejection}"))));
         }
         other => unreachable!("a produce is answered by an outcome of produce, not {other:?}"),
     };
     assert_eq!(slots.len(), request.messages.len(), "each message has its slot");
-    let entries = request.messages.iter().zip(&slots).map(|(message, slot)| entry(message, slot)).collect();
+    let entries =
+        request.messages.iter().zip(&slots).map(|(message, slot)| entry(replica, topic, message, slot)).collect();
     let mut reply = Reply::new(v2::SendMessageResponse { status: Some(ok()), entries });
-    for slot in slots.iter().take(ACK_PLACES_MAX) {
+    // Those that stand in no queue yet have no place there.
+    for slot in slots.iter().filter(|slot| slot.held.is_none()).take(ACK_PLACES_MAX) {
         let place = AckPlace {
             group: replica.config.group.clone(),
             // Of whoever answers, also if the message was stored in an earlier term and this send repeats another.
@@ -132,14 +136,30 @@ fn answer(
     Tried::Answer(reply)
 }
 
-fn entry(message: &v2::Message, slot: &ProducedSlot) -> v2::SendResultEntry {
+fn entry(replica: &Replica, topic: &TopicName, message: &v2::Message, slot: &ProducedSlot) -> v2::SendResultEntry {
     let message_id = message.system_properties.as_ref().map(|system| system.message_id.clone()).unwrap_or_default();
+    let handle = |kind| {
+        let handle = HeldHandle {
+            kind,
+            broker_group: replica.config.group.clone(),
+            topic: topic.clone(),
+            queue: slot.queue,
+            message: slot.message,
+            message_id: MessageId::try_from(message_id.as_str()).expect("checked when the request was read"),
+        };
+        handle.to_text()
+    };
+    let (transaction_id, recall_handle) = match slot.held {
+        Some(Holding::Until(due_ms)) => (String::new(), handle(HeldKind::Recall(due_ms))),
+        Some(Holding::Half) => (handle(HeldKind::Transaction), String::new()),
+        None => (String::new(), String::new()),
+    };
     v2::SendResultEntry {
         status: Some(ok()),
         message_id,
-        transaction_id: String::new(),
+        transaction_id,
         offset: i64::try_from(slot.offset.0).unwrap_or(i64::MAX),
-        recall_handle: String::new(),
+        recall_handle,
     }
 }
 

@@ -268,6 +268,22 @@ impl Client {
         reply.body.status.expect("a status").code
     }
 
+    /// Sends one message and returns its entry in the answer.
+    pub async fn send_for_entry(&self, message: v2::Message) -> v2::SendResultEntry {
+        let answer = self.send_all(vec![message]).await.body;
+        let status = answer.status.expect("a status");
+        assert_eq!(status.code, 20000, "{}", status.message);
+        answer.entries[0].clone()
+    }
+
+    /// Recalls a delayed message; the code and the id that it had.
+    pub async fn recall(&self, topic: &str, handle: &str) -> (i32, String) {
+        let request = v2::RecallMessageRequest { topic: Some(resource(topic)), recall_handle: handle.to_owned() };
+        let options = self.options(Duration::from_secs(5));
+        let reply = self.messaging.recall_message(options, request).await.expect("an answer").body;
+        (reply.status.expect("a status").code, reply.message_id)
+    }
+
     pub async fn change_invisible(&self, group: &str, topic: &str, handle: &str, ms: u64) -> (i32, String) {
         let invisible_duration = prost_types::Duration {
             seconds: i64::try_from(ms / 1000).expect("short"),

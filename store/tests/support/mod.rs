@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use flotilla_message::{
-    BodyEncoding, GroupName, Message, MessageId, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName,
+    BodyEncoding, GroupName, Message, MessageId, MessageRef, MessageType, Permission, QueueId, QueueOffset,
+    StoredFrame, TopicName,
 };
 use flotilla_raft_log::{DirLock, Disk, DiskFile, LogIndex, StateMachine, Term};
 use flotilla_store::{ApplyObserver, Command, EntryBuilder, Outcome, StartPolicy, StoreMachine, StoreReader, open};
@@ -112,6 +113,7 @@ pub struct Listener {
     pub groups: Mutex<BTreeSet<(String, String)>>,
     pub applied: Mutex<u64>,
     pub catalog_changes: Mutex<u32>,
+    pub timer_changes: Mutex<u32>,
     pub failure: Mutex<Option<String>>,
 }
 
@@ -127,6 +129,9 @@ impl ApplyObserver for Listener {
     }
     fn catalog_changed(&self) {
         *self.catalog_changes.lock().unwrap() += 1;
+    }
+    fn timers_changed(&self) {
+        *self.timer_changes.lock().unwrap() += 1;
     }
     fn failed(&self, reason: &str) {
         assert!(self.failure.lock().unwrap().replace(reason.to_owned()).is_none(), "told once");
@@ -226,9 +231,19 @@ pub fn entry(log_time_ms: u64, commands: &[Command]) -> Bytes {
 }
 
 pub fn frame(topic_name: &str, id: &str, tag: Option<&str>) -> StoredFrame {
+    frame_of(topic_name, id, tag, MessageType::Normal, None)
+}
+
+pub fn frame_of(
+    topic_name: &str,
+    id: &str,
+    tag: Option<&str>,
+    message_type: MessageType,
+    delivery_at_ms: Option<u64>,
+) -> StoredFrame {
     let message = Message {
         topic: topic(topic_name),
-        message_type: MessageType::Normal,
+        message_type,
         id: MessageId::try_from(id).unwrap(),
         tag: tag.map(str::to_owned),
         keys: Vec::new(),
@@ -239,7 +254,7 @@ pub fn frame(topic_name: &str, id: &str, tag: Option<&str>) -> StoredFrame {
         born_at_ms: 1,
         born_host: "host".to_owned(),
         trace_context: None,
-        delivery_at_ms: None,
+        delivery_at_ms,
     };
     message.encode().unwrap()
 }
@@ -251,6 +266,30 @@ pub fn create_topic(name: &str, queue_count: u32) -> Command {
         queue_count,
         permission: Permission::ReadWrite,
     }
+}
+
+pub fn create_topic_of(name: &str, message_type: MessageType, queue_count: u32) -> Command {
+    Command::CreateTopic { name: topic(name), message_type, queue_count, permission: Permission::ReadWrite }
+}
+
+/// A batch of delayed messages, each with its due time.
+pub fn produce_delayed(topic_name: &str, queue: u32, messages: &[(&str, u64)]) -> Command {
+    let frames = messages.iter().map(|(id, due_ms)| frame_of(topic_name, id, None, MessageType::Delay, Some(*due_ms)));
+    Command::Produce { topic: topic(topic_name), queue: QueueId(queue), frames: frames.collect() }
+}
+
+pub fn recall(topic_name: &str, due_ms: u64, index: u64, ordinal: u32) -> Command {
+    Command::Recall { topic: topic(topic_name), due_ms, message: MessageRef { index, ordinal } }
+}
+
+/// One half message, whose producer is asked after so much time.
+pub fn prepare(topic_name: &str, queue: u32, id: &str, check_after_ms: u64) -> Command {
+    let frame = frame_of(topic_name, id, None, MessageType::Transaction, None);
+    Command::Prepare { topic: topic(topic_name), queue: QueueId(queue), check_after_ms, frames: vec![frame] }
+}
+
+pub fn end(topic_name: &str, index: u64, commit: bool) -> Command {
+    Command::EndTransaction { topic: topic(topic_name), message: MessageRef { index, ordinal: 0 }, commit }
 }
 
 pub fn create_group(name: &str, order: bool, max_deliveries: u32, start: StartPolicy) -> Command {

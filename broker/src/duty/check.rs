@@ -1,0 +1,172 @@
+//! The duty that asks producers what became of their transactions.
+//!
+//! The question goes over a telemetry stream of any producer of the topic, on whichever replica it is open: this one, else
+//! the others are asked to pass it on. The log counts the question before it is asked, so a lost one (no stream, a dead
+//! one, a leader that dies in between) costs one round of its interval, never the message. The answer is an EndTransaction.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_proto::client::PeerCalls;
+use flotilla_proto::status::{Code, is_ok, ok, status};
+use flotilla_proto::{peer, v2};
+use flotilla_raft_log::LogIndex;
+use flotilla_store::{Command, HalfMessage, Outcome, frame_in};
+use futures::future::join_all;
+use prost::Message as _;
+
+use super::news::{DutyNews, LONG, REFUSED_PAUSE, wait};
+use crate::consume::delivery::stored_properties;
+use crate::lead::leadership::Place;
+use crate::produce::held_handle::{HeldHandle, HeldKind};
+use crate::replica::Replica;
+
+/// Half messages that one command counts and whose producers are asked at the same time.
+const CHECKS_MAX: u32 = 32;
+/// How long another replica may take to pass a question on.
+const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The name of the call by which replicas hand on a question.
+pub const METHOD: &str = "AskProducer";
+/// Its metadata: the how-manieth question about the message it is.
+const TURN: &str = "x-flotilla-turn";
+
+/// Runs as long as the replica.
+pub async fn check_transactions(replica: Arc<Replica>, news: Arc<DutyNews>) {
+    loop {
+        let seen = replica.leadership.seen();
+        let now = replica.runtime.now();
+        let Place::Local(term) = seen.place else {
+            replica.leadership.changed_from(seen.generation, now + LONG).await;
+            continue;
+        };
+        let Some(check_at_ms) = replica.store.next_check_ms() else {
+            wait(&replica, &news.checks, seen.generation, now + LONG).await;
+            continue;
+        };
+        let left_ms = check_at_ms.saturating_sub(replica.clock.now_ms(term, &replica.store));
+        if left_ms > 0 {
+            wait(&replica, &news.checks, seen.generation, now + Duration::from_millis(left_ms)).await;
+            continue;
+        }
+        let command = Command::CheckTransactions {
+            count: CHECKS_MAX,
+            next_after_ms: replica.config.transaction_check_interval_ms,
+            checks_max: replica.config.transaction_checks_max,
+        };
+        match replica.proposer.submit(term, command).await.map(|settled| settled.outcome) {
+            Ok(Outcome::TransactionsChecked { halves }) => {
+                join_all(halves.iter().map(|half| ask(&replica, half))).await;
+            }
+            Ok(other) => {
+                tracing::debug!(?other, "transactions not checked");
+                replica.runtime.sleep(REFUSED_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "transactions not checked");
+                replica.runtime.sleep(REFUSED_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Asks one producer; failing to is logged, and no trouble for the others.
+async fn ask(replica: &Replica, half: &HalfMessage) {
+    let (topic, message) = (&half.topic, half.slot.message);
+    if half.is_parked {
+        tracing::warn!(%topic, %message, checks = half.checks, "half message parked: no producer ended its transaction");
+        return;
+    }
+    let command = match question(replica, half) {
+        Ok(command) => command,
+        Err(reason) => {
+            tracing::error!(%topic, %message, reason, "half message cannot be read, its producer is not asked");
+            return;
+        }
+    };
+    // This replica first, and another one first the next time: a stream may be dead without anybody knowing.
+    let mut places: Vec<_> = std::iter::once(None).chain(replica.forwarder.peers().map(Some)).collect();
+    let first = half.checks.saturating_sub(1) as usize % places.len();
+    places.rotate_left(first);
+    for place in places {
+        let is_asked = match place {
+            None => tell_producer(replica, topic.as_str(), half.checks, &command),
+            Some(peer) => pass_on(peer, half.checks, &command).await,
+        };
+        if is_asked {
+            return;
+        }
+    }
+    tracing::info!(%topic, %message, checks = half.checks, "no producer of the topic listens on any replica");
+}
+
+/// Has another replica ask; whether it did.
+async fn pass_on(peer: &Arc<dyn PeerCalls>, turn: u32, command: &v2::TelemetryCommand) -> bool {
+    let request = peer::ForwardRequest {
+        method: METHOD.to_owned(),
+        metadata: BTreeMap::from([(TURN.to_owned(), turn.to_string())]),
+        timeout_ms: u64::try_from(ASK_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
+        body: Bytes::from(command.encode_to_vec()),
+        ..Default::default()
+    };
+    peer.forward(request, ASK_TIMEOUT).await.is_ok_and(|response| is_ok(response.status.as_ref()))
+}
+
+/// Takes in a question that the leader could not ask over a stream of its own.
+pub fn take_in(replica: &Replica, request: peer::ForwardRequest) -> peer::ForwardResponse {
+    let answer = |status| peer::ForwardResponse { status: Some(status), ..Default::default() };
+    let turn = request.metadata.get(TURN).and_then(|turn| turn.parse().ok()).unwrap_or(0);
+    let command = match v2::TelemetryCommand::decode(request.body) {
+        Ok(command) => command,
+        Err(error) => return answer(status(Code::BadRequest, format!("{METHOD} is not understood: {error}"))),
+    };
+    let topic = match &command.command {
+        Some(v2::telemetry_command::Command::RecoverOrphanedTransactionCommand(recover)) => {
+            recover.message.as_ref().and_then(|message| message.topic.as_ref()).map(|topic| topic.name.clone())
+        }
+        _ => None,
+    };
+    match topic {
+        Some(topic) if tell_producer(replica, &topic, turn, &command) => answer(ok()),
+        Some(topic) => answer(status(Code::NotFound, format!("no producer of topic '{topic}' listens here"))),
+        None => answer(status(Code::BadRequest, format!("{METHOD} names no topic"))),
+    }
+}
+
+/// Puts the question on the stream of some producer of the topic, another one each time.
+fn tell_producer(replica: &Replica, topic: &str, turn: u32, command: &v2::TelemetryCommand) -> bool {
+    let mut streams = replica.clients.producers_of(topic);
+    if streams.is_empty() {
+        return false;
+    }
+    let first = turn as usize % streams.len();
+    streams.rotate_left(first);
+    streams.iter().any(|stream| stream.try_send(command.clone()).is_ok())
+}
+
+fn question(replica: &Replica, half: &HalfMessage) -> Result<v2::TelemetryCommand, String> {
+    let index = half.slot.message.index;
+    let entry = replica.log.read(LogIndex(index)).map_err(|error| error.to_string())?;
+    let payload = entry.ok_or_else(|| format!("log entry {index} is gone"))?.payload;
+    let frame = frame_in(&payload, &half.slot).map_err(|error| error.to_string())?;
+    let handle = HeldHandle {
+        kind: HeldKind::Transaction,
+        broker_group: replica.config.group.clone(),
+        topic: half.topic.clone(),
+        queue: half.queue,
+        message: half.slot.message,
+        message_id: frame.message_id().clone(),
+    };
+    let message = v2::Message {
+        topic: Some(v2::Resource { name: half.topic.to_string(), ..Default::default() }),
+        user_properties: frame.properties().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        system_properties: Some(stored_properties(&frame, &half.slot, half.queue, &replica.client_address)),
+        body: frame.body(),
+    };
+    let recover = v2::RecoverOrphanedTransactionCommand { message: Some(message), transaction_id: handle.to_text() };
+    Ok(v2::TelemetryCommand {
+        status: Some(ok()),
+        command: Some(v2::telemetry_command::Command::RecoverOrphanedTransactionCommand(recover)),
+    })
+}
