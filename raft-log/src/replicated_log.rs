@@ -164,6 +164,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
     }
 
+    /// The longest payload that a proposal may have, bytes: what fits into a segment.
+    pub fn payload_bytes_max(&self) -> usize {
+        self.inner.payload_bytes_max
+    }
+
     /// Appends `payload`, replicates it, and resolves once it is applied here. With `term`, refuses unless this node
     /// leads in exactly that term. Giving up waiting does not take the proposal back.
     pub async fn propose(&self, payload: Bytes, term: Option<Term>) -> Result<Applied<O>, ProposeError> {

@@ -50,6 +50,8 @@ struct LaneState {
 /// How far a filter has found nothing, from a group's next offset on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Looked {
+    /// The incarnation: a topic that is deleted and made again under its name begins anew.
+    topic_uid: u64,
     filter: Filter,
     from: QueueOffset,
     to: QueueOffset,
@@ -152,19 +154,21 @@ impl Hold {
     }
 
     /// Where a filter has to begin looking, for a group whose next offset is `next`.
-    pub fn look_from(&self, filter: &Filter, next: QueueOffset) -> QueueOffset {
+    pub fn look_from(&self, topic_uid: u64, filter: &Filter, next: QueueOffset) -> QueueOffset {
         let state = self.lane.state.lock().expect(LOCK);
         match state.looked.get(&self.queue) {
-            Some(looked) if looked.from == next && looked.filter == *filter => looked.to,
+            Some(looked) if looked.topic_uid == topic_uid && looked.from == next && looked.filter == *filter => {
+                looked.to
+            }
             _ => next,
         }
     }
 
     /// Remembers that the filter found nothing between the group's next offset and `to`.
-    pub fn found_nothing(&self, filter: &Filter, next: QueueOffset, to: QueueOffset) {
+    pub fn found_nothing(&self, topic_uid: u64, filter: &Filter, next: QueueOffset, to: QueueOffset) {
         let mut state = self.lane.state.lock().expect(LOCK);
         if state.term == Some(self.term) {
-            state.looked.insert(self.queue, Looked { filter: filter.clone(), from: next, to });
+            state.looked.insert(self.queue, Looked { topic_uid, filter: filter.clone(), from: next, to });
         }
     }
 }
@@ -227,9 +231,9 @@ mod tests {
         let lane = Arc::new(Lane::default());
         let filter = Filter::tags("a").expect("a filter");
         let old = lane.take(Term(1), QueueId(0)).expect("free");
-        old.found_nothing(&filter, QueueOffset(0), QueueOffset(9));
+        old.found_nothing(1, &filter, QueueOffset(0), QueueOffset(9));
         let new = lane.take(Term(2), QueueId(0)).expect("a new term starts free");
-        assert_eq!(new.look_from(&filter, QueueOffset(0)), QueueOffset(0));
+        assert_eq!(new.look_from(1, &filter, QueueOffset(0)), QueueOffset(0));
         drop(old);
         assert!(lane.take(Term(2), QueueId(0)).is_none(), "the old hold gives back nothing of the new term");
         drop(new);
@@ -240,10 +244,11 @@ mod tests {
         let lane = Arc::new(Lane::default());
         let hold = lane.take(Term(1), QueueId(0)).expect("free");
         let (a, b) = (Filter::tags("a").expect("a filter"), Filter::tags("b").expect("a filter"));
-        hold.found_nothing(&a, QueueOffset(3), QueueOffset(9));
-        assert_eq!(hold.look_from(&a, QueueOffset(3)), QueueOffset(9));
-        assert_eq!(hold.look_from(&a, QueueOffset(4)), QueueOffset(4), "the group has moved");
-        assert_eq!(hold.look_from(&b, QueueOffset(3)), QueueOffset(3), "another filter");
+        hold.found_nothing(1, &a, QueueOffset(3), QueueOffset(9));
+        assert_eq!(hold.look_from(1, &a, QueueOffset(3)), QueueOffset(9));
+        assert_eq!(hold.look_from(1, &a, QueueOffset(4)), QueueOffset(4), "the group has moved");
+        assert_eq!(hold.look_from(1, &b, QueueOffset(3)), QueueOffset(3), "another filter");
+        assert_eq!(hold.look_from(2, &a, QueueOffset(3)), QueueOffset(3), "the topic was made again");
     }
 
     #[tokio::test]

@@ -255,12 +255,17 @@ impl Take {
         let passed_over = found.looked_to.0 - next.0;
         if found.wanted.is_empty() && passed_over < SKIP_WRITTEN_MIN && !(found.is_cut && passed_over > 0) {
             if passed_over > 0 {
-                hold.found_nothing(&self.filter, next, found.looked_to);
+                hold.found_nothing(self.topic_uid(replica), &self.filter, next, found.looked_to);
             }
             return Ok((!offsets.is_empty()).then_some(Plan { offsets, skip: None }));
         }
         offsets.extend(found.wanted);
         Ok(Some(Plan { offsets, skip: Some(SkipRange { from: next, to: found.looked_to }) }))
+    }
+
+    /// Which incarnation of the topic this is; 0 for one that is not made yet.
+    fn topic_uid(&self, replica: &Replica) -> u64 {
+        replica.store.topic(&self.topic).map_or(0, |info| info.uid)
     }
 
     /// New messages that the filter wants.
@@ -274,7 +279,7 @@ impl Take {
     ) -> Result<Found, LookError> {
         let mut frames = Frames::new(replica);
         let mut wanted = Vec::new();
-        let mut at = hold.look_from(&self.filter, next);
+        let mut at = hold.look_from(self.topic_uid(replica), &self.filter, next);
         let mut looked = 0;
         while looked < LOOK_AHEAD_MAX {
             let slots = replica.store.slots(&self.topic, hold.queue(), at, LOOK_CHUNK)?;

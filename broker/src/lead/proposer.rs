@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use flotilla_raft_log::{NodeId, ProposeError, ReplicatedLog, Term};
 use flotilla_runtime::{BoxFuture, Either, Runtime, select};
-use flotilla_store::{Command, EntryBuilder, Outcome, Rejection, StoreReader};
+use flotilla_store::{Command, EntryBuilder, Outcome, Rejection, StoreReader, command_bytes};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
@@ -205,7 +205,9 @@ impl Batcher {
                 // Its caller has given up; surely not stored is the kinder end.
                 continue;
             }
-            if queued.term != term || !entry.fits(&queued.command) {
+            // Alone it may be refused as too large; it must not take others with it.
+            let is_over = entry.byte_len() + command_bytes(&queued.command) > self.log.payload_bytes_max();
+            if queued.term != term || !entry.fits(&queued.command) || (is_over && !replies.is_empty()) {
                 self.next = Some(queued);
                 break;
             }
