@@ -437,16 +437,8 @@ impl AdminClient {
             return Ok(replicas);
         }
         let rows = self.brokers().await.map_err(|error| error.to_string())?;
-        let registrations: Vec<namesrv::Registration> = rows.into_iter().filter_map(|row| row.registration).collect();
-        let name =
-            |row: &namesrv::Registration| BrokerGroupName { cluster: row.cluster.clone(), group: row.group.clone() };
-        let first = registrations.iter().map(name).min().ok_or("no broker is registered with the namesrv")?;
-        let mut members = Vec::new();
-        for row in registrations.iter().filter(|row| name(row) == first) {
-            members.extend(row.replicas.iter().map(|replica| (replica.replica, replica.client.clone())));
-            members.push((row.replica, row.client_address.clone()));
-        }
-        Ok(shared.routes.replicas(first, members))
+        let groups = shared.registered_groups(rows);
+        groups.into_iter().next().ok_or_else(|| "no broker is registered with the namesrv".to_owned())
     }
 }
 

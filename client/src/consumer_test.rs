@@ -225,6 +225,67 @@ fn a_long_listener_keeps_its_message_hidden_and_acks_with_the_newest_handle() {
 }
 
 #[test]
+fn a_listener_that_ends_during_a_renewal_settles_with_the_handle_that_the_renewal_gave() {
+    run(|runtime| async move {
+        for (result, settled) in [(ConsumeResult::Success, "acked"), (ConsumeResult::Failure, "hidden")] {
+            let cluster = Scripted::new(&runtime);
+            cluster.put("m1", None);
+            let (time, script) = (runtime.clone(), cluster.clone());
+            let consumer = client(&runtime, &cluster)
+                .push_consumer(push(1), move |_| {
+                    let (time, script) = (time.clone(), script.clone());
+                    async move {
+                        time.sleep(Duration::from_secs(29)).await;
+                        for address in ["a:1", "b:1", "c:1"] {
+                            script.always(address, Act::AnswerLate);
+                        }
+                        // The renewal is done after 30 s and answered after 31 s.
+                        time.sleep(Duration::from_millis(1_500)).await;
+                        result
+                    }
+                })
+                .unwrap();
+            runtime.sleep(Duration::from_secs(40)).await;
+            assert_eq!(cluster.state().hidden[0], ("m1/0".to_owned(), 60_000));
+            match settled {
+                "acked" => assert_eq!(cluster.state().acked, ["m1/1"], "the handle before is stale"),
+                _ => assert_eq!(cluster.state().hidden[1..], [("m1/1".to_owned(), 1_000)]),
+            }
+            assert_eq!(consumer.shutdown(MINUTE).await, 0);
+        }
+    });
+}
+
+#[test]
+fn a_renewal_that_finds_no_broker_delays_the_ack_by_the_send_deadline_at_most() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        cluster.put("m1", None);
+        let (time, script) = (runtime.clone(), cluster.clone());
+        let consumer = client(&runtime, &cluster)
+            .push_consumer(push(1), move |_| {
+                let (time, script) = (time.clone(), script.clone());
+                async move {
+                    time.sleep(Duration::from_secs(29)).await;
+                    for address in ["a:1", "b:1", "c:1"] {
+                        script.always(address, Act::Refuse);
+                    }
+                    time.sleep(Duration::from_secs(2)).await;
+                    ConsumeResult::Success
+                }
+            })
+            .unwrap();
+        runtime.sleep(Duration::from_millis(40_500)).await;
+        for address in ["a:1", "b:1", "c:1"] {
+            cluster.always(address, Act::Serve);
+        }
+        runtime.sleep(Duration::from_secs(1)).await;
+        assert_eq!(cluster.state().acked, ["m1/0"]);
+        assert_eq!(consumer.shutdown(MINUTE).await, 0);
+    });
+}
+
+#[test]
 fn shutdown_fetches_no_more_and_waits_for_the_listeners_and_their_acks() {
     run(|runtime| async move {
         let cluster = Scripted::new(&runtime);

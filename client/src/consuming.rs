@@ -193,6 +193,12 @@ impl Consuming {
         match served {
             Ok(served) => Ok(served.value),
             Err(failure) => {
+                if let CallFailure::Rejected(rejection) | CallFailure::Unknown { rejection: Some(rejection), .. } =
+                    &failure
+                    && rejection.is(Code::TopicNotFound)
+                {
+                    shared.routes.denied(&self.topic, replicas.name());
+                }
                 let partial = partial.into_inner().expect("partial lock is never poisoned");
                 if partial.is_empty() { Err(self.receive_error(failure)) } else { Ok(partial) }
             }

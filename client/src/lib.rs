@@ -22,6 +22,7 @@
 //! ```
 
 mod admin_client;
+mod broker_word;
 mod client;
 mod config;
 mod consuming;
@@ -45,6 +46,8 @@ mod admin_test;
 mod consumer_test;
 #[cfg(test)]
 mod producer_test;
+#[cfg(test)]
+mod route_test;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::client::Client;
 use crate::config::{ConfigErrors, ProducerConfig};
 use crate::failover::{CallFailure, Served};
-use crate::failure::{Verdict, judge_status};
+use crate::failure::{Rejection, Verdict, judge_status};
 use crate::outgoing::OutgoingMessage;
 use crate::receipt::{SendError, SendReceipt};
 use crate::replicas::Replicas;
@@ -192,13 +192,24 @@ impl Inner {
             .await;
         match served {
             Ok(served) => Ok(receipt(prepared, replicas, served)),
-            Err(CallFailure::Rejected(rejection)) => Err(rejected(prepared, rejection.code, rejection.message)),
+            Err(CallFailure::Rejected(rejection)) => {
+                self.heed(prepared, replicas, &rejection);
+                Err(rejected(prepared, rejection.code, rejection.message))
+            }
             Err(CallFailure::NotExecuted { attempts, reason }) => {
                 Err(SendError::NotStored { message_id: prepared.message_id.clone(), attempts, reason })
             }
-            Err(CallFailure::Unknown { attempts, reason, .. }) => {
+            Err(CallFailure::Unknown { attempts, reason, rejection }) => {
+                rejection.inspect(|rejection| self.heed(prepared, replicas, rejection));
                 Err(SendError::Unknown { message_id: prepared.message_id.clone(), attempts, reason })
             }
+        }
+    }
+
+    /// Brokers that do not have the topic are not asked for it again before somebody says that they do.
+    fn heed(&self, prepared: &Prepared, replicas: &Replicas, rejection: &Rejection) {
+        if rejection.is(Code::TopicNotFound) {
+            self.client.shared.routes.denied(&prepared.topic, replicas.name());
         }
     }
 
@@ -224,12 +235,17 @@ impl Inner {
         let Ok(route) = shared.route_until(&prepared.topic, deadline).await else { return };
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let group = route.writable(prepared.message_group.as_deref(), turn);
-        let Some(address) = group.and_then(|group| group.replicas.next(&[], shared.runtime.now())) else { return };
+        let Some(GroupRoute { replicas, .. }) = group else { return };
+        let Some(address) = replicas.next(&[], shared.runtime.now()) else { return };
         let timeout = shared.config.request_timeout;
         match shared.runtime.timeout(timeout, self.attempt(prepared, &address, timeout)).await {
             Ok(Ok(Verdict::Done(_))) => {}
-            Ok(Ok(_)) | Ok(Err(_)) | Err(_) => {
-                group.inspect(|group| group.replicas.failed(&address));
+            Ok(Ok(Verdict::Rejected(rejection))) => {
+                self.heed(prepared, replicas, &rejection);
+                tracing::debug!(id = %prepared.message_id, address, reason = rejection.message, "oneway send rejected");
+            }
+            Ok(Ok(Verdict::Retry(_))) | Ok(Err(_)) | Err(_) => {
+                replicas.failed(&address);
                 shared.want_route(&prepared.topic);
                 tracing::debug!(id = %prepared.message_id, address, "oneway send did not go through");
             }

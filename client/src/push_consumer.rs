@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -222,33 +223,37 @@ impl Work {
         }
     }
 
-    /// Runs the listener, keeping the message hidden meanwhile.
+    /// Runs the listener, keeping the message hidden meanwhile. When it returns no renewal is under way, so that the
+    /// message's handle is the newest there is, unless the last renewal found no broker until the send deadline.
     async fn consume(&self, message: &ReceivedMessage) -> ConsumeResult {
         let called = std::panic::catch_unwind(AssertUnwindSafe(|| (self.listener)(message.clone())));
         let Ok(called) = called else { return ConsumeResult::Failure };
         let mut listening = AssertUnwindSafe(called).catch_unwind();
         loop {
-            let renewal = self.client.shared.runtime.sleep(self.config.invisible_duration / 2);
-            match select(&mut listening, renewal).await {
-                Either::Left(Ok(result)) => return result,
-                Either::Left(Err(_)) => {
-                    tracing::warn!(topic = %message.topic, id = %message.id, "listener panicked");
-                    return ConsumeResult::Failure;
-                }
-                Either::Right(()) => {}
+            let renewal_due = self.client.shared.runtime.sleep(self.config.invisible_duration / 2);
+            if let Either::Left(ended) = select(&mut listening, renewal_due).await {
+                return result_of(message, ended);
             }
-            let renewed = self.consuming.change_invisible(message, self.config.invisible_duration);
-            match select(&mut listening, renewed).await {
-                Either::Left(Ok(result)) => return result,
-                Either::Left(Err(_)) => {
-                    tracing::warn!(topic = %message.topic, id = %message.id, "listener panicked");
-                    return ConsumeResult::Failure;
-                }
-                Either::Right(Ok(())) => {}
-                Either::Right(Err(error)) => {
-                    tracing::warn!(topic = %message.topic, id = %message.id, %error, "invisible time not renewed");
-                }
+            let mut renewal = pin!(self.consuming.change_invisible(message, self.config.invisible_duration));
+            let (ended, renewed) = match select(&mut listening, renewal.as_mut()).await {
+                // A broker may have done it already, which made the handle we have a stale one.
+                Either::Left(ended) => (Some(ended), renewal.await),
+                Either::Right(renewed) => (None, renewed),
+            };
+            if let Err(error) = renewed {
+                tracing::warn!(topic = %message.topic, id = %message.id, %error, "invisible time not renewed");
+            }
+            if let Some(ended) = ended {
+                return result_of(message, ended);
             }
         }
     }
+}
+
+/// What a listener that has ended made of its message.
+fn result_of<E>(message: &ReceivedMessage, ended: Result<ConsumeResult, E>) -> ConsumeResult {
+    ended.unwrap_or_else(|_| {
+        tracing::warn!(topic = %message.topic, id = %message.id, "listener panicked");
+        ConsumeResult::Failure
+    })
 }

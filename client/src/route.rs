@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flotilla_message::{Permission, TopicName};
 
-use crate::replicas::Replicas;
+use crate::replicas::{BrokerGroupName, Replicas};
 
 /// The broker groups that serve a topic.
 #[derive(Debug)]
@@ -13,13 +13,33 @@ pub(crate) struct TopicRoute {
 }
 
 /// A topic's part in one broker group.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct GroupRoute {
     pub(crate) replicas: Arc<Replicas>,
     pub(crate) permission: Permission,
 }
 
 impl TopicRoute {
+    /// Ordered by name, so that a message group's place does not depend on who was asked.
+    pub(crate) fn new(mut groups: Vec<GroupRoute>) -> TopicRoute {
+        groups.sort_by(|left, right| left.replicas.name().cmp(right.replicas.name()));
+        TopicRoute { groups }
+    }
+
+    /// This newer route and those groups of the `known` one that it says nothing of.
+    pub(crate) fn with_missing_of(&self, known: &TopicRoute) -> TopicRoute {
+        let is_named = |name: &BrokerGroupName| self.groups.iter().any(|group| group.replicas.name() == name);
+        let missing = known.groups.iter().filter(|group| !is_named(group.replicas.name()));
+        TopicRoute::new(self.groups.iter().chain(missing).cloned().collect())
+    }
+
+    /// The route without one group; `None` if no other is left.
+    pub(crate) fn without(&self, name: &BrokerGroupName) -> Option<TopicRoute> {
+        let others = self.groups.iter().filter(|group| group.replicas.name() != name);
+        let groups: Vec<GroupRoute> = others.cloned().collect();
+        (!groups.is_empty()).then_some(TopicRoute { groups })
+    }
+
     /// The group for a send: by message group if there is one, else in turn. All attempts of a send go to
     /// one group, which alone can tell that it has stored the message id already.
     pub(crate) fn writable(&self, message_group: Option<&str>, turn: u64) -> Option<&GroupRoute> {

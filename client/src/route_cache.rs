@@ -1,4 +1,8 @@
 //! Known routes: asked for once at a time a topic, kept while nobody can be asked, renewed in the background.
+//!
+//! A namesrv's table is rebuilt from nothing by heartbeats, so what it lacks proves nothing: its word adds broker groups
+//! to a known route and renews them, but only a group's own denial removes one. A topic that is not known yet is taken
+//! as missing when the brokers say so too, or when nobody speaks for it for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,6 +16,7 @@ use flotilla_runtime::{BoxFuture, Either, Instant, select};
 use futures::FutureExt;
 use tokio::sync::Notify;
 
+use crate::broker_word::BrokersWord;
 use crate::client::Shared;
 use crate::failure::{Verdict, code_text, judge_status};
 use crate::replicas::{BrokerGroupName, Replicas};
@@ -21,11 +26,27 @@ use crate::route::{GroupRoute, RouteError, TopicRoute};
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before an unknown route is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// How long a topic that no namesrv knows may still be on its way from the brokers.
+/// How long a topic that neither namesrvs nor brokers know may still be on its way.
 const NEW_TOPIC_GRACE: Duration = Duration::from_millis(750);
+/// How long a topic that no namesrv knows may still be on its way if not all brokers could be asked.
+const YOUNG_NAMESRV_GRACE: Duration = Duration::from_millis(1_500);
 
-type Found = Result<Arc<TopicRoute>, RouteError>;
+type Found = Result<Arc<TopicRoute>, Missing>;
 type Flight = futures::future::Shared<BoxFuture<'static, Found>>;
+
+/// Why a route was not found.
+#[derive(Debug, Clone)]
+struct Missing {
+    error: RouteError,
+    /// Whether all known brokers said so themselves.
+    is_confirmed: bool,
+}
+
+impl From<RouteError> for Missing {
+    fn from(error: RouteError) -> Missing {
+        Missing { error, is_confirmed: false }
+    }
+}
 
 /// The routes of one client.
 pub(crate) struct RouteCache {
@@ -62,6 +83,26 @@ impl RouteCache {
         }
     }
 
+    /// A broker group has said itself that it does not have the topic.
+    pub(crate) fn denied(&self, topic: &TopicName, by: &BrokerGroupName) {
+        let mut state = self.state();
+        match state.routes.get(topic).map(|route| route.without(by)) {
+            None => return,
+            Some(None) => drop(state.routes.remove(topic)),
+            Some(Some(rest)) => drop(state.routes.insert(topic.clone(), Arc::new(rest))),
+        }
+        drop(state);
+        self.want(topic);
+    }
+
+    /// All broker groups whose replicas were ever named, of one cluster if given.
+    pub(crate) fn known_groups(&self, cluster: Option<&str>) -> BTreeMap<BrokerGroupName, Arc<Replicas>> {
+        let state = self.state();
+        let wanted = |name: &BrokerGroupName| cluster.is_none_or(|cluster| name.cluster == cluster);
+        let groups = state.replicas.iter().filter(|(name, replicas)| wanted(name) && replicas.count() > 0);
+        groups.map(|(name, replicas)| (name.clone(), replicas.clone())).collect()
+    }
+
     /// The group's replicas, made if they are new; `members` teach their ids and addresses.
     pub(crate) fn replicas(&self, name: BrokerGroupName, members: Vec<(u64, String)>) -> Arc<Replicas> {
         let mut state = self.state();
@@ -73,8 +114,36 @@ impl RouteCache {
     }
 }
 
+impl State {
+    /// Makes what was found the known route as far as it may be, and returns what is known then.
+    fn take(&mut self, topic: TopicName, found: Found, from_brokers: bool) -> Found {
+        let known = self.routes.get(&topic);
+        match (found, known) {
+            (Ok(route), Some(known)) if !from_brokers => {
+                let merged = Arc::new(route.with_missing_of(known));
+                self.routes.insert(topic, merged.clone());
+                Ok(merged)
+            }
+            (Ok(route), _) => {
+                self.routes.insert(topic, route.clone());
+                Ok(route)
+            }
+            (Err(missing), Some(known)) => match missing.error {
+                RouteError::TopicNotFound { .. } if !from_brokers => Ok(known.clone()),
+                RouteError::TopicNotFound { .. } => {
+                    self.routes.remove(&topic);
+                    Err(missing)
+                }
+                // A route that cannot be renewed is better than none.
+                RouteError::Unreachable { .. } | RouteError::Rejected { .. } => Err(missing),
+            },
+            (Err(missing), None) => Err(missing),
+        }
+    }
+}
+
 /// What one address said.
-enum Answer<T> {
+pub(crate) enum Answer<T> {
     Found(T),
     NotFound(String),
     Rejected { code: i32, message: String },
@@ -83,7 +152,11 @@ enum Answer<T> {
 
 impl Shared {
     /// The route as it is known, or asked for now.
-    pub(crate) async fn route(self: &Arc<Shared>, topic: &TopicName) -> Found {
+    pub(crate) async fn route(self: &Arc<Shared>, topic: &TopicName) -> Result<Arc<TopicRoute>, RouteError> {
+        self.known_or_asked(topic).await.map_err(|missing| missing.error)
+    }
+
+    async fn known_or_asked(self: &Arc<Shared>, topic: &TopicName) -> Found {
         if let Some(route) = self.routes.state().routes.get(topic) {
             return Ok(route.clone());
         }
@@ -91,19 +164,27 @@ impl Shared {
     }
 
     /// The route, asked for until `deadline` while nobody answers, and for a short while if nobody knows it.
-    pub(crate) async fn route_until(self: &Arc<Shared>, topic: &TopicName, deadline: Instant) -> Found {
+    pub(crate) async fn route_until(
+        self: &Arc<Shared>,
+        topic: &TopicName,
+        deadline: Instant,
+    ) -> Result<Arc<TopicRoute>, RouteError> {
         let begun = self.runtime.now();
         loop {
-            let found = self.route(topic).await;
-            let give_up_at = match &found {
-                Ok(_) | Err(RouteError::Rejected { .. }) => return found,
-                // A broker knows its topics; a namesrv may hear of a new one a moment later.
-                Err(RouteError::TopicNotFound { .. }) if self.config.namesrv.is_empty() => return found,
-                Err(RouteError::TopicNotFound { .. }) => deadline.min(begun + NEW_TOPIC_GRACE),
-                Err(RouteError::Unreachable { .. }) => deadline,
+            let missing = match self.known_or_asked(topic).await {
+                Ok(route) => return Ok(route),
+                Err(missing) => missing,
+            };
+            let give_up_at = match &missing.error {
+                RouteError::Rejected { .. } => return Err(missing.error),
+                // A broker knows its topics; a namesrv may hear of a new one, or of a broker, a moment later.
+                RouteError::TopicNotFound { .. } if self.config.namesrv.is_empty() => return Err(missing.error),
+                RouteError::TopicNotFound { .. } if missing.is_confirmed => deadline.min(begun + NEW_TOPIC_GRACE),
+                RouteError::TopicNotFound { .. } => deadline.min(begun + YOUNG_NAMESRV_GRACE),
+                RouteError::Unreachable { .. } => deadline,
             };
             if self.runtime.now() + ASK_AGAIN >= give_up_at {
-                return found;
+                return Err(missing.error);
             }
             self.runtime.sleep(ASK_AGAIN).await;
         }
@@ -121,14 +202,7 @@ impl Shared {
                         let found = shared.fetch(&asked).await;
                         let mut state = shared.routes.state();
                         state.flights.remove(&asked);
-                        match &found {
-                            Ok(route) => drop(state.routes.insert(asked, route.clone())),
-                            Err(RouteError::TopicNotFound { .. }) => drop(state.routes.remove(&asked)),
-                            // A route that cannot be renewed is better than none.
-                            Err(RouteError::Unreachable { .. } | RouteError::Rejected { .. }) => {}
-                        }
-                        drop(state);
-                        found
+                        state.take(asked, found, shared.config.namesrv.is_empty())
                     });
                     let flight = fetch.shared();
                     state.flights.insert(topic.clone(), flight.clone());
@@ -153,7 +227,7 @@ impl Shared {
                 all_at = self.runtime.now() + self.config.route_refresh;
             }
             for topic in topics {
-                if let Err(error) = self.ask_route(&topic).await {
+                if let Err(Missing { error, .. }) = self.ask_route(&topic).await {
                     tracing::debug!(%topic, %error, "route refresh failed");
                 }
             }
@@ -165,7 +239,7 @@ impl Shared {
         let from_brokers = self.config.namesrv.is_empty();
         let addresses = if from_brokers { &self.config.endpoints } else { &self.config.namesrv };
         let first = self.routes.state().preferred;
-        let (mut not_found, mut reasons) = (None, Vec::new());
+        let (mut not_found, mut unaware, mut reasons) = (None, Vec::new(), Vec::new());
         for step in 0..addresses.len() {
             let place = (first + step) % addresses.len();
             let address = &addresses[place];
@@ -181,16 +255,36 @@ impl Shared {
                     return Ok(Arc::new(route));
                 }
                 // Another namesrv may have heard of it.
-                Answer::NotFound(message) => not_found = Some(message),
+                Answer::NotFound(message) => {
+                    not_found = Some(message);
+                    unaware.push(address.as_str());
+                }
                 Answer::Rejected { code, message } => {
-                    return Err(RouteError::Rejected { topic: topic.clone(), code, message });
+                    return Err(RouteError::Rejected { topic: topic.clone(), code, message }.into());
                 }
                 Answer::Failed(reason) => reasons.push(format!("{address}: {reason}")),
             }
         }
-        match not_found {
-            Some(message) => Err(RouteError::TopicNotFound { topic: topic.clone(), message }),
-            None => Err(RouteError::Unreachable { topic: topic.clone(), reasons: reasons.join("; ") }),
+        let topic = topic.clone();
+        let Some(message) = not_found else {
+            return Err(RouteError::Unreachable { topic, reasons: reasons.join("; ") }.into());
+        };
+        // What is known stays known, whatever the brokers would say.
+        let is_known = self.routes.state().routes.contains_key(&topic);
+        if from_brokers || is_known {
+            return Err(RouteError::TopicNotFound { topic, message }.into());
+        }
+        match self.ask_known_groups(&topic, &unaware).await {
+            BrokersWord::Served(route) => Ok(Arc::new(route)),
+            BrokersWord::Denied => {
+                Err(Missing { error: RouteError::TopicNotFound { topic, message }, is_confirmed: true })
+            }
+            BrokersWord::Undecided(why) => {
+                Err(RouteError::TopicNotFound { topic, message: format!("{message}; {why}") }.into())
+            }
+            BrokersWord::Unheard(why) => {
+                Err(RouteError::Unreachable { topic, reasons: format!("{message}; {why}") }.into())
+            }
         }
     }
 
@@ -219,27 +313,40 @@ impl Shared {
         if groups.is_empty() {
             return Answer::Failed("the route names no broker".to_owned());
         }
-        Answer::Found(TopicRoute { groups })
+        Answer::Found(TopicRoute::new(groups))
     }
 
-    async fn ask_broker(&self, address: &str, topic: &TopicName, timeout: Duration) -> Answer<TopicRoute> {
+    /// The queues of a topic, asked of one broker.
+    pub(crate) async fn query_broker(
+        &self,
+        address: &str,
+        topic: &TopicName,
+        timeout: Duration,
+    ) -> Answer<Vec<v2::MessageQueue>> {
         let request = v2::QueryRouteRequest { topic: Some(crate::wire::resource(topic.as_str())), endpoints: None };
         let call = self.connector.messaging(address).query_route(self.options(timeout), request);
         let reply = match answered(self.runtime.timeout(timeout, call).await, timeout) {
             Ok(reply) => reply.body,
             Err(reason) => return Answer::Failed(reason),
         };
-        if let Some(negative) = negative(reply.status.as_ref()) {
-            return negative;
-        }
-        let permission = reply.message_queues.first().and_then(|queue| permission_of(queue.permission));
+        negative(reply.status.as_ref()).unwrap_or(Answer::Found(reply.message_queues))
+    }
+
+    async fn ask_broker(&self, address: &str, topic: &TopicName, timeout: Duration) -> Answer<TopicRoute> {
+        let queues = match self.query_broker(address, topic, timeout).await {
+            Answer::Found(queues) => queues,
+            Answer::NotFound(message) => return Answer::NotFound(message),
+            Answer::Rejected { code, message } => return Answer::Rejected { code, message },
+            Answer::Failed(reason) => return Answer::Failed(reason),
+        };
+        let permission = queues.first().and_then(|queue| permission_of(queue.permission));
         let permission = permission.unwrap_or(Permission::ReadWrite);
         // The route's shape depends on what the broker takes us for; its members are told plainly.
         if let Some(replicas) = self.ask_members(address, timeout).await {
-            return Answer::Found(TopicRoute { groups: vec![GroupRoute { replicas, permission }] });
+            return Answer::Found(TopicRoute::new(vec![GroupRoute { replicas, permission }]));
         }
         let mut brokers = BTreeMap::<String, Vec<String>>::new();
-        for broker in reply.message_queues.into_iter().filter_map(|queue| queue.broker) {
+        for broker in queues.into_iter().filter_map(|queue| queue.broker) {
             let addresses = broker.endpoints.into_iter().flat_map(|endpoints| endpoints.addresses);
             let texts = addresses.map(|address| format!("{}:{}", address.host, address.port));
             brokers.entry(broker.name).or_default().extend(texts);
@@ -253,7 +360,7 @@ impl Shared {
         if groups.is_empty() {
             return Answer::Failed("the route names no broker".to_owned());
         }
-        Answer::Found(TopicRoute { groups })
+        Answer::Found(TopicRoute::new(groups))
     }
 
     /// The members of the group that a broker belongs to; `None` if it does not tell.
@@ -272,7 +379,7 @@ impl Shared {
     }
 }
 
-fn answered<T>(
+pub(crate) fn answered<T>(
     answer: Result<Result<T, CallError>, flotilla_runtime::Elapsed>,
     timeout: Duration,
 ) -> Result<T, String> {
@@ -291,6 +398,6 @@ fn negative<T>(status: Option<&v2::Status>) -> Option<Answer<T>> {
     }
 }
 
-fn permission_of(code: i32) -> Option<Permission> {
+pub(crate) fn permission_of(code: i32) -> Option<Permission> {
     u8::try_from(code).ok().and_then(Permission::from_code)
 }

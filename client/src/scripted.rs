@@ -1,6 +1,6 @@
 //! For tests: a cluster in memory whose replicas do what a script says, and remember who asked for what.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub(crate) enum Act {
     Refuse,
     /// Never answers and does not execute.
     Freeze,
+    /// Executes, and answers a second later.
+    AnswerLate,
     /// Executes, and then the connection breaks.
     BreakAfter,
     /// The connection breaks before it executes.
@@ -44,7 +46,7 @@ pub(crate) struct Heard {
     pub(crate) timeout: Duration,
 }
 
-/// The cluster: group `g` with replicas 1, 2, 3 at `a:1`, `b:1`, `c:1`, a namesrv at every other address.
+/// The cluster: group `g` with replicas 1, 2, 3 at `a:1`, `b:1`, `c:1`, or more, a namesrv at every other address.
 #[derive(Clone)]
 pub(crate) struct Scripted {
     runtime: Runtime,
@@ -61,6 +63,12 @@ pub(crate) struct State {
     pub(crate) members: Vec<(u64, String)>,
     pub(crate) leader: u64,
     pub(crate) topics: Vec<String>,
+    /// Another broker group and the address of its only replica, number 1; it has the same topics.
+    pub(crate) second_group: Option<(String, String)>,
+    /// Groups of which no namesrv has a row.
+    pub(crate) unregistered: BTreeSet<String>,
+    /// Topics that are in no row yet.
+    pub(crate) unlisted: BTreeSet<String>,
     /// Messages to be delivered, and what each receive attempt was given.
     pub(crate) waiting: VecDeque<v2::Message>,
     pub(crate) granted: BTreeMap<String, Vec<v2::Message>>,
@@ -70,6 +78,20 @@ pub(crate) struct State {
 }
 
 const LATENCY: Duration = Duration::from_millis(1);
+
+impl State {
+    /// The groups that namesrvs have rows of, with replica numbers and addresses.
+    fn registered(&self) -> Vec<(String, Vec<(u64, String)>)> {
+        let second = self.second_group.iter().map(|(name, address)| (name.clone(), vec![(1, address.clone())]));
+        let groups = std::iter::once(("g".to_owned(), self.members.clone())).chain(second);
+        groups.filter(|(name, _)| !self.unregistered.contains(name)).collect()
+    }
+
+    fn group_of(&self, address: &str) -> String {
+        let second = self.second_group.iter().find(|(_, only)| only == address);
+        second.map_or_else(|| "g".to_owned(), |(name, _)| name.clone())
+    }
+}
 
 impl Scripted {
     pub(crate) fn new(runtime: &Runtime) -> Scripted {
@@ -81,6 +103,9 @@ impl Scripted {
             members: vec![(1, "a:1".to_owned()), (2, "b:1".to_owned()), (3, "c:1".to_owned())],
             leader: 0,
             topics: vec!["t".to_owned()],
+            second_group: None,
+            unregistered: BTreeSet::new(),
+            unlisted: BTreeSet::new(),
             waiting: VecDeque::new(),
             granted: BTreeMap::new(),
             acked: Vec::new(),
@@ -150,7 +175,9 @@ impl Scripted {
             match act {
                 Act::Refuse => return Err(CallError::Refused("connection refused".to_owned())),
                 Act::Freeze => std::future::pending().await,
-                Act::Serve | Act::BreakAfter | Act::BreakBefore | Act::Answer(_) => this.runtime.sleep(LATENCY).await,
+                Act::Serve | Act::AnswerLate | Act::BreakAfter | Act::BreakBefore | Act::Answer(_) => {
+                    this.runtime.sleep(LATENCY).await;
+                }
             }
             match act {
                 Act::BreakBefore => Err(CallError::Broken("reset".to_owned())),
@@ -158,6 +185,11 @@ impl Scripted {
                 Act::BreakAfter => {
                     execute(&mut this.state());
                     Err(CallError::Broken("reset".to_owned()))
+                }
+                Act::AnswerLate => {
+                    let executed = execute(&mut this.state());
+                    this.runtime.sleep(Duration::from_secs(1)).await;
+                    Ok(executed)
                 }
                 Act::Serve | Act::Refuse | Act::Freeze => Ok(execute(&mut this.state())),
             }
@@ -219,6 +251,7 @@ impl MessagingCalls for Replica {
     fn send_message(&self, options: CallOptions, request: v2::SendMessageRequest) -> Replied<v2::SendMessageResponse> {
         let id = request.messages[0].system_properties.as_ref().expect("always sent").message_id.clone();
         let act = self.cluster.note(&self.address, "send", id.clone(), options.timeout);
+        let address = self.address.clone();
         let execute = move |state: &mut State| {
             let offset = state.stored.iter().position(|stored| *stored == id).unwrap_or(state.stored.len());
             if offset == state.stored.len() {
@@ -232,7 +265,7 @@ impl MessagingCalls for Replica {
             };
             let body = v2::SendMessageResponse { status: Some(ok()), entries: vec![entry] };
             let place = AckPlace {
-                group: "g".to_owned(),
+                group: state.group_of(&address),
                 term: 4,
                 leader: state.leader,
                 log_index: offset as u64 + 100,
@@ -444,6 +477,12 @@ impl AdminCalls for Replica {
     }
 }
 
+fn replica_addresses(members: &[(u64, String)]) -> Vec<namesrv::ReplicaAddress> {
+    let address =
+        |(replica, client): &(u64, String)| namesrv::ReplicaAddress { replica: *replica, client: client.clone() };
+    members.iter().map(address).collect()
+}
+
 impl NamesrvCalls for Replica {
     fn register(
         &self,
@@ -461,24 +500,27 @@ impl NamesrvCalls for Replica {
         let topic = request.topic;
         let act = self.cluster.note(&self.address, "route", topic.clone(), options.timeout);
         let execute = move |state: &mut State| {
-            if !state.topics.contains(&topic) {
+            let registered = state.registered();
+            if registered.is_empty() || !state.topics.contains(&topic) || state.unlisted.contains(&topic) {
                 let status = Some(status(Code::TopicNotFound, "no such topic"));
                 return namesrv::TopicRouteReply { status, groups: Vec::new() };
             }
-            let replica = |(replica, client): &(u64, String)| namesrv::ReplicaAddress {
-                replica: *replica,
-                client: client.clone(),
-            };
-            let group = namesrv::GroupRoute {
+            let group = |(group, members): (String, Vec<(u64, String)>)| namesrv::GroupRoute {
                 cluster: "c".to_owned(),
-                group: "g".to_owned(),
+                group,
                 leader: state.leader,
                 term: 3,
-                replicas: state.members.iter().map(replica).collect(),
-                topic: Some(namesrv::TopicEntry { name: topic, queue_count: 1, permission: 4, message_type: 1 }),
+                replicas: replica_addresses(&members),
+                topic: Some(namesrv::TopicEntry {
+                    name: topic.clone(),
+                    queue_count: 1,
+                    permission: 4,
+                    message_type: 1,
+                }),
                 ..namesrv::GroupRoute::default()
             };
-            namesrv::TopicRouteReply { status: Some(ok()), groups: vec![group] }
+            let groups = registered.into_iter().map(group).collect();
+            namesrv::TopicRouteReply { status: Some(ok()), groups }
         };
         let answer = |status| namesrv::TopicRouteReply { status: Some(status), groups: Vec::new() };
         self.cluster.play(act, execute, answer)
@@ -491,17 +533,21 @@ impl NamesrvCalls for Replica {
     ) -> BoxFuture<'static, Result<namesrv::ListBrokersReply, CallError>> {
         let act = self.cluster.note(&self.address, "list brokers", String::new(), options.timeout);
         let execute = |state: &mut State| {
-            let row = |(replica, client): &(u64, String)| namesrv::BrokerRow {
-                registration: Some(namesrv::Registration {
-                    cluster: "c".to_owned(),
-                    group: "g".to_owned(),
-                    replica: *replica,
-                    client_address: client.clone(),
-                    ..namesrv::Registration::default()
-                }),
-                age_ms: 0,
-            };
-            namesrv::ListBrokersReply { status: Some(ok()), brokers: state.members.iter().map(row).collect() }
+            let mut brokers = Vec::new();
+            for (group, members) in state.registered() {
+                brokers.extend(members.iter().map(|(replica, client)| namesrv::BrokerRow {
+                    registration: Some(namesrv::Registration {
+                        cluster: "c".to_owned(),
+                        group: group.clone(),
+                        replica: *replica,
+                        client_address: client.clone(),
+                        replicas: replica_addresses(&members),
+                        ..namesrv::Registration::default()
+                    }),
+                    age_ms: 0,
+                }));
+            }
+            namesrv::ListBrokersReply { status: Some(ok()), brokers }
         };
         let answer = |status| namesrv::ListBrokersReply { status: Some(status), brokers: Vec::new() };
         self.cluster.play(act, execute, answer)
