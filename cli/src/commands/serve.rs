@@ -35,12 +35,22 @@ impl ServeError {
 
 /// Waits for `start`; `None` if a signal came first.
 pub async fn start_unless_stopped<T>(signals: &mut StopSignals, start: impl Future<Output = T>) -> Option<T> {
+    raise_open_files_limit();
     match select(signals.next(), start).await {
         Either::Left(signal) => {
             tracing::info!(signal, "stopped before the start was over");
             None
         }
         Either::Right(started) => Some(started),
+    }
+}
+
+/// Each connection and each segment costs a descriptor, and a log that gets none for its next segment stops its node: the
+/// soft limit of a plain shell (often 1,024) is raised as far as the system lets us.
+fn raise_open_files_limit() {
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(limit) => tracing::debug!(limit, "open files"),
+        Err(error) => tracing::warn!(%error, "limit of open files is left as it is"),
     }
 }
 
