@@ -147,7 +147,7 @@ impl SimDisk {
         lock(&self.machine.state).frozen
     }
 
-    /// Whether a mark (see [`MARK_PREFIX`]) that was written would survive a power loss now that
+    /// Whether a mark (bytes that begin with the mark prefix) that was written would survive a power loss now that
     /// spares nothing unsynced.
     pub fn holds_durably(&self, mark: &[u8]) -> bool {
         let state = lock(&self.machine.state);
