@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::NodeId;
-use crate::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::limits::{
+    FLUSH_BYTES_MAX, FLUSH_BYTES_MIN, FLUSH_INTERVAL_MS_MAX, FLUSH_INTERVAL_MS_MIN, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
+};
 
 /// Settings of one replica's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,12 +30,36 @@ pub struct LogConfig {
     pub tail_cache_bytes: usize,
     /// Quota for the segment files, bytes: a proposal that could exceed it is answered `Full`. Default none.
     pub data_bytes_max: Option<u64>,
-    /// Proposals are answered `Full` once the file system has fewer free bytes than this. Default 0.
+    /// Reserve for vote, checkpoints and retention, bytes: no segment is made for proposals of
+    /// [`crate::ProposalClass::Data`] that would leave fewer free bytes, and they are answered `Full` early. Segments for
+    /// settlements may use half of it, and what a leader sends three quarters. Default 0.
     pub disk_free_bytes_min: u64,
+    /// The same reserve as a share of the file system, percent, 0 to 50; the larger one of both counts. Default 0.
+    pub disk_free_percent_min: u8,
+    /// When an append counts. Default [`FlushMode::Sync`]. The same for all replicas of a group.
+    pub flush: FlushMode,
+    /// A disk whose syncs take longer counts as slow in [`crate::LogStatus::disk`], milliseconds. Default 500.
+    pub slow_sync_ms: u64,
     /// Campaign at once, instead of waiting for the lease to run out, when the leader's process is surely gone: its
     /// connection broke, its kernel refuses a new one, and enough other voters see the same to form a quorum. Default on.
     /// Off, this replica neither looks nor confirms what others see.
     pub elect_on_peer_gone: bool,
+}
+
+/// When an append counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlushMode {
+    /// When it is on disk: many appends share one `fdatasync`, none waits for a timer.
+    #[default]
+    Sync,
+    /// When it is in the page cache: it survives the process, not the machine. A power failure may cost what the last
+    /// interval appended. The vote is synced in any case, behind all appends before it.
+    Async {
+        /// A sync begins at most so long after an append, milliseconds: 1 to 60,000.
+        interval_ms: u64,
+        /// A sync begins once so many bytes wait for it: 64 KiB to 1 GiB. Appends wait once four times as many do.
+        bytes: u64,
+    },
 }
 
 /// Election and heartbeat times, milliseconds.
@@ -75,6 +102,9 @@ impl LogConfig {
             tail_cache_bytes: 64 << 20,
             data_bytes_max: None,
             disk_free_bytes_min: 0,
+            disk_free_percent_min: 0,
+            flush: FlushMode::Sync,
+            slow_sync_ms: 500,
             elect_on_peer_gone: true,
         }
     }
@@ -120,6 +150,42 @@ impl LogConfig {
                 3 * self.segment_bytes
             ));
         }
+        if self.disk_free_percent_min > 50 {
+            problems.push(format!("disk_free_percent_min is {}, allowed are 0 to 50", self.disk_free_percent_min));
+        }
+        if self.slow_sync_ms == 0 {
+            problems.push("slow_sync_ms is 0, at least 1 is needed".to_owned());
+        }
+        if let FlushMode::Async { interval_ms, bytes } = self.flush {
+            if !(FLUSH_INTERVAL_MS_MIN..=FLUSH_INTERVAL_MS_MAX).contains(&interval_ms) {
+                problems.push(format!(
+                    "interval_ms of the flush is {interval_ms}, allowed are {FLUSH_INTERVAL_MS_MIN} to {FLUSH_INTERVAL_MS_MAX}"
+                ));
+            }
+            if !(FLUSH_BYTES_MIN..=FLUSH_BYTES_MAX).contains(&bytes) {
+                problems.push(format!(
+                    "bytes of the flush are {bytes}, allowed are {FLUSH_BYTES_MIN} to {FLUSH_BYTES_MAX}"
+                ));
+            }
+        }
         problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_out_of_its_range_is_named() {
+        let mut config = LogConfig::new("/log", "cluster", "group", NodeId(1), [NodeId(1)]);
+        config.flush = FlushMode::Async { interval_ms: 500, bytes: 4 << 20 };
+        assert_eq!(config.problems(), Vec::<String>::new());
+        config.flush = FlushMode::Async { interval_ms: 0, bytes: 1 };
+        (config.disk_free_percent_min, config.slow_sync_ms) = (51, 0);
+        let problems = config.problems().join("; ");
+        for word in ["interval_ms", "bytes of the flush", "disk_free_percent_min", "slow_sync_ms"] {
+            assert!(problems.contains(word), "{word} is missing in: {problems}");
+        }
     }
 }

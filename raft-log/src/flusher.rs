@@ -1,31 +1,38 @@
 //! Group commit: one fdatasync at a time, each for everything that was written before it began.
 //!
 //! ```text
-//! append ─▶ pwrite ─▶ publish ─▶ push(done) ─┐          ┌─▶ done, done, … (oldest first)
-//!                                             ▼          │
-//!                                      [queue] ─▶ fdatasync ─▶ durable mark
+//! append ─▶ write ─▶ publish ─▶ push(done) ─┐          ┌─▶ done, done, … (oldest first)
+//!                                            ▼          │
+//!                                     [queue] ─▶ fdatasync ─▶ durable mark
 //! ```
-//! There is no timer: while a sync runs the next group gathers by itself.
+//! With [`FlushMode::Sync`] there is no timer: while a sync runs the next group gathers by itself. With
+//! [`FlushMode::Async`] an append is done once it is written, and a sync follows after an interval or so many bytes.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use flotilla_runtime::{Runtime, Task};
+use flotilla_runtime::{Runtime, Task, select};
 use tokio::sync::Notify;
 
 use crate::disk::DiskFile;
 use crate::failure::Failure;
 use crate::ids::EntryId;
+use crate::sync_times::{SyncHistogram, SyncTimes};
 use crate::vote_and_marks::TailFloor;
+use crate::{FlushMode, LogIndex};
 
-/// Told once whether what it belongs to is durable.
+/// With [`FlushMode::Async`] appends wait once so many times its `bytes` are not synced.
+const UNSYNCED_FACTOR: u64 = 4;
+
+/// Told once whether what it belongs to is durable (as the mode has it).
 pub(crate) type FlushDone = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// What a sync makes durable: the tail file up to a position. Earlier files were synced when they were sealed.
 #[derive(Clone)]
 pub(crate) struct FlushTarget {
-    pub(crate) path: PathBuf,
+    pub(crate) path: Arc<Path>,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) floor: TailFloor,
     pub(crate) last: Option<EntryId>,
@@ -45,37 +52,63 @@ pub(crate) struct Flusher {
 }
 
 struct Inner {
+    runtime: Runtime,
     failure: Failure,
+    mode: FlushMode,
     queue: Mutex<Queue>,
+    /// There is something to sync.
     wake: Notify,
+    /// It should not wait for the interval.
+    hurry: Notify,
     /// Held while a file is synced and its outcome recorded. The kernel reports a failed write-back once for each open
     /// file: without this, a second sync could come back clean before the first one's failure is known.
     gate: Mutex<()>,
     durable: Mutex<Durable>,
+    /// `durable` moved, or never will again.
+    moved: Notify,
+    times: Mutex<SyncTimes>,
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: Vec<FlushDone>,
     target: Option<FlushTarget>,
+    /// Bytes pushed since the last sync began.
+    unsynced_bytes: u64,
     closed: bool,
 }
 
 const POISON: &str = "flusher lock is never poisoned: no code panics while holding it";
+
+impl Queue {
+    fn has_work(&self) -> bool {
+        !self.waiting.is_empty() || self.unsynced_bytes > 0
+    }
+}
 
 impl Inner {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect(POISON)
     }
 
+    fn times(&self) -> MutexGuard<'_, SyncTimes> {
+        self.times.lock().expect(POISON)
+    }
+
     fn sync(&self, target: &FlushTarget) -> io::Result<()> {
         self.failure.check()?;
-        target.file.sync_data().map_err(|error| self.failure.report_io(target.path.display(), error))?;
-        let mut durable = self.durable.lock().expect(POISON);
-        // A target from before a truncation tells nothing about the file that came after it.
-        if target.floor >= durable.floor {
-            *durable = Durable { floor: target.floor, last: target.last };
+        self.times().begin(self.runtime.now());
+        let synced = target.file.sync_data();
+        self.times().end(self.runtime.now());
+        synced.map_err(|error| self.failure.report_io(target.path.display(), error))?;
+        {
+            let mut durable = self.durable.lock().expect(POISON);
+            // A target from before a truncation tells nothing about the file that came after it.
+            if target.floor >= durable.floor {
+                *durable = Durable { floor: target.floor, last: target.last };
+            }
         }
+        self.moved.notify_waiters();
         Ok(())
     }
 
@@ -85,11 +118,13 @@ impl Inner {
             let gate = self.gate.lock().expect(POISON);
             let (waiting, target) = {
                 let mut queue = self.queue();
+                if !queue.has_work() {
+                    return;
+                }
+                queue.unsynced_bytes = 0;
                 (std::mem::take(&mut queue.waiting), queue.target.clone())
             };
-            let Some(target) = target.filter(|_| !waiting.is_empty()) else {
-                return;
-            };
+            let Some(target) = target else { return };
             let synced = self.sync(&target);
             drop(gate);
             for done in waiting {
@@ -98,34 +133,78 @@ impl Inner {
                     Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
                 });
             }
+            if self.mode != FlushMode::Sync && self.queue().waiting.is_empty() {
+                // What came meanwhile has an interval of its own: its push has woken the task again.
+                return;
+            }
         }
     }
 }
 
 impl Flusher {
     /// Starts the flusher of a log whose tail is durable as told.
-    pub(crate) fn start(runtime: &Runtime, failure: Failure, durable: Durable) -> Flusher {
+    pub(crate) fn start(runtime: &Runtime, failure: Failure, mode: FlushMode, durable: Durable) -> Flusher {
         let inner = Arc::new(Inner {
+            runtime: runtime.clone(),
             failure,
+            mode,
             queue: Mutex::default(),
             wake: Notify::new(),
+            hurry: Notify::new(),
             gate: Mutex::new(()),
             durable: Mutex::new(durable),
+            moved: Notify::new(),
+            times: Mutex::default(),
         });
-        let task = runtime.spawn("log-flusher", run(runtime.clone(), inner.clone()));
+        let task = runtime.spawn("log-flusher", run(inner.clone()));
         Flusher { inner, task: Mutex::new(Some(task)) }
     }
 
-    /// `done` is told once everything written to `target` before this call is durable.
-    pub(crate) fn push(&self, target: FlushTarget, done: FlushDone) {
-        let mut queue = self.inner.queue();
-        queue.target = Some(target);
-        queue.waiting.push(done);
-        drop(queue);
-        self.inner.wake.notify_one();
+    pub(crate) fn mode(&self) -> FlushMode {
+        self.inner.mode
     }
 
-    /// `done` is told once everything written before this call is durable.
+    /// Notes `bytes` more that were written to `target`. `done` is told once they count: when everything written before
+    /// this call is durable, or at once with [`FlushMode::Async`].
+    pub(crate) fn push(&self, target: &FlushTarget, bytes: u64, done: FlushDone) {
+        let FlushMode::Async { bytes: hurry_bytes, .. } = self.inner.mode else {
+            let mut queue = self.inner.queue();
+            queue.target = Some(target.clone());
+            queue.waiting.push(done);
+            drop(queue);
+            return self.inner.wake.notify_one();
+        };
+        let mut queue = self.inner.queue();
+        queue.target = Some(target.clone());
+        let before = queue.unsynced_bytes;
+        queue.unsynced_bytes += bytes;
+        drop(queue);
+        if before == 0 {
+            self.inner.wake.notify_one();
+        }
+        if before < hurry_bytes && before + bytes >= hurry_bytes {
+            self.inner.hurry.notify_one();
+        }
+        done(self.inner.failure.check());
+    }
+
+    /// With [`FlushMode::Async`], waits while far more is unsynced than the settings say: a disk that cannot follow.
+    pub(crate) async fn keep_up(&self) {
+        let FlushMode::Async { bytes, .. } = self.inner.mode else { return };
+        let is_behind = || self.inner.queue().unsynced_bytes >= bytes.saturating_mul(UNSYNCED_FACTOR);
+        while is_behind() {
+            let moved = self.inner.moved.notified();
+            let mut moved = std::pin::pin!(moved);
+            moved.as_mut().enable();
+            if !is_behind() || self.inner.failure.is_set() {
+                return;
+            }
+            self.inner.hurry.notify_one();
+            select(moved, self.inner.failure.wait()).await;
+        }
+    }
+
+    /// `done` is told once everything written before this call is durable, whatever the mode.
     pub(crate) fn flush(&self, done: FlushDone) {
         let mut queue = self.inner.queue();
         if queue.target.is_none() {
@@ -136,6 +215,7 @@ impl Flusher {
         queue.waiting.push(done);
         drop(queue);
         self.inner.wake.notify_one();
+        self.inner.hurry.notify_one();
     }
 
     /// Syncs `target` here and now; blocks. Callbacks are left to the flusher's own round.
@@ -149,34 +229,135 @@ impl Flusher {
         *self.inner.durable.lock().expect(POISON)
     }
 
+    /// Resolves once the log is durable up to `index`; `Err` once that cannot come any more.
+    pub(crate) async fn wait_durable(&self, index: LogIndex) -> io::Result<()> {
+        loop {
+            let moved = self.inner.moved.notified();
+            let mut moved = std::pin::pin!(moved);
+            moved.as_mut().enable();
+            self.inner.failure.check()?;
+            if self.durable().last.is_some_and(|last| last.index >= index) {
+                return Ok(());
+            }
+            if self.inner.queue().closed {
+                return Err(io::Error::other("log is closed"));
+            }
+            select(moved, self.inner.failure.wait()).await;
+        }
+    }
+
     /// Notes a new tail file, all before which is durable.
     pub(crate) fn tail_moved(&self, durable: Durable) {
         *self.inner.durable.lock().expect(POISON) = durable;
+        self.inner.moved.notify_waiters();
     }
 
-    /// Serves everybody who waits, then ends.
+    /// (last, longest of the last seconds).
+    pub(crate) fn sync_times(&self) -> (Duration, Duration) {
+        let now = self.inner.runtime.now();
+        self.inner.times().now(now)
+    }
+
+    pub(crate) fn sync_histogram(&self) -> SyncHistogram {
+        self.inner.times().histogram()
+    }
+
+    /// Syncs what is not, serves everybody who waits, then ends.
     pub(crate) async fn close(&self) {
         self.inner.queue().closed = true;
         self.inner.wake.notify_one();
+        self.inner.hurry.notify_one();
         let task = self.task.lock().expect(POISON).take();
         if let Some(task) = task {
             // It can only have been cancelled with its runtime; then nobody waits any more.
             let _ = task.join().await;
         }
+        self.inner.moved.notify_waiters();
     }
 }
 
-async fn run(runtime: Runtime, inner: Arc<Inner>) {
+async fn run(inner: Arc<Inner>) {
     loop {
         inner.wake.notified().await;
-        let idle = inner.queue().waiting.is_empty();
-        if !idle {
-            let inner = inner.clone();
-            runtime.blocking(move || inner.drain()).await;
+        let (is_urgent, has_work) = {
+            let queue = inner.queue();
+            (queue.closed || !queue.waiting.is_empty(), queue.has_work())
+        };
+        if let FlushMode::Async { interval_ms, .. } = inner.mode
+            && has_work
+            && !is_urgent
+        {
+            // Either way it is time; a hurry left over from an earlier round only makes one sync come early.
+            let _ = inner.runtime.timeout(Duration::from_millis(interval_ms), inner.hurry.notified()).await;
+        }
+        if has_work {
+            let draining = inner.clone();
+            inner.runtime.blocking(move || draining.drain()).await;
         }
         let queue = inner.queue();
-        if queue.closed && queue.waiting.is_empty() {
+        if queue.closed && !queue.has_work() {
             return;
         }
+        if queue.closed {
+            inner.wake.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Disk;
+    use crate::testing::{CrashDisk, StepRuntime};
+
+    fn target(disk: &CrashDisk, index: u64) -> FlushTarget {
+        let path = Path::new("/tail");
+        let file = disk.open(path).or_else(|_| disk.create(path, 4096)).unwrap();
+        let floor = TailFloor { sequence: 1, position: index };
+        FlushTarget { path: path.into(), file, floor, last: Some(EntryId::new(1, index)) }
+    }
+
+    fn start(runtime: &StepRuntime, mode: FlushMode) -> Flusher {
+        Flusher::start(&runtime.handle(), Failure::default(), mode, Durable::default())
+    }
+
+    #[test]
+    fn async_counts_at_once_and_syncs_by_bytes_interval_or_demand() {
+        let (runtime, disk) = (StepRuntime::default(), CrashDisk::new(1));
+        let flusher = start(&runtime, FlushMode::Async { interval_ms: 10, bytes: 1000 });
+        let told = Arc::new(Mutex::new(0));
+        let done = || {
+            let told = told.clone();
+            Box::new(move |flushed: io::Result<()>| *told.lock().unwrap() += u32::from(flushed.is_ok())) as FlushDone
+        };
+        flusher.push(&target(&disk, 1), 10, done());
+        assert_eq!((*told.lock().unwrap(), flusher.durable().last), (1, None), "done before it is durable");
+        runtime.run();
+        assert_eq!(flusher.durable().last, Some(EntryId::new(1, 1)), "the interval has passed");
+        flusher.push(&target(&disk, 2), 5000, done());
+        runtime.block_on(flusher.keep_up());
+        assert_eq!(flusher.durable().last, Some(EntryId::new(1, 2)), "far more than 1000 bytes had to be synced first");
+        flusher.push(&target(&disk, 3), 10, done());
+        flusher.flush(done());
+        runtime.block_on(flusher.wait_durable(LogIndex(3))).unwrap();
+        assert_eq!(*told.lock().unwrap(), 4);
+        flusher.push(&target(&disk, 4), 10, done());
+        runtime.block_on(flusher.close());
+        assert_eq!(flusher.durable().last, Some(EntryId::new(1, 4)), "closing leaves nothing unsynced");
+        assert!(runtime.block_on(flusher.wait_durable(LogIndex(9))).is_err());
+        assert_eq!(flusher.sync_histogram().count(), 4);
+    }
+
+    #[test]
+    fn a_failed_background_sync_fails_what_comes_after_it() {
+        let (runtime, disk) = (StepRuntime::default(), CrashDisk::new(1));
+        let flusher = start(&runtime, FlushMode::Async { interval_ms: 10, bytes: 1000 });
+        let target = target(&disk, 1);
+        disk.fail_next_sync();
+        flusher.push(&target, 10, Box::new(|flushed| assert!(flushed.is_ok())));
+        runtime.run();
+        flusher.push(&target, 10, Box::new(|flushed| assert!(flushed.is_err(), "the failure is final")));
+        assert!(runtime.block_on(flusher.wait_durable(LogIndex(1))).is_err());
+        runtime.block_on(flusher.keep_up());
     }
 }

@@ -34,11 +34,13 @@ mod raft;
 mod recovery;
 mod replicated_log;
 mod room;
+mod runway;
 mod segment;
 mod state_machine;
 mod status;
 mod status_watch;
 mod stopper;
+mod sync_times;
 mod tail_cache;
 mod term_runs;
 #[cfg(test)]
@@ -46,11 +48,13 @@ mod testing;
 mod transport;
 mod vote_and_marks;
 
-pub use config::{LogConfig, RaftTiming};
+pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, ReadError, ServeError, TransferError};
 pub use ids::{LogIndex, NodeId, Term};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
+pub use room::ProposalClass;
 pub use state_machine::{RestoreError, StateMachine};
 pub use status::{LogStatus, Role};
+pub use sync_times::{DiskStatus, SyncHistogram};
 pub use transport::{AppendChannel, PeerCallKind, Probe, Transport, TransportError};

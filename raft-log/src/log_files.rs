@@ -1,19 +1,21 @@
 //! The log's one writer: appends, truncates, purges, and makes segment files ahead of their need.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use flotilla_runtime::{Runtime, Task};
+use flotilla_runtime::{Instant, Task};
 
-use crate::LogIndex;
 use crate::disk::{Disk, DiskFile};
 use crate::flusher::{Durable, FlushDone, FlushTarget};
 use crate::ids::{EntryId, next_index};
 use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::log_view::{LogView, Shared};
+use crate::room::{DiskSpace, Need, RECHECK};
+use crate::runway::Runway;
 use crate::segment::{Record, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, encode_record, record_bytes};
 use crate::vote_and_marks::{SavedVote, TailFloor};
+use crate::{FlushMode, LogIndex};
 
 /// The file made ahead of its need.
 pub(crate) const PREPARED_FILE: &str = "next.prepared";
@@ -25,21 +27,24 @@ pub(crate) struct LogFiles {
     pub(crate) shared: Arc<Shared>,
     disk: Arc<dyn Disk>,
     dir: PathBuf,
-    runtime: Runtime,
     identity: u64,
     segment_bytes: u64,
     next_sequence: u64,
     /// The tail segment's file, and where the next record goes.
     tail: FlushTarget,
+    /// Of the tail segment's file.
+    runway: Arc<Runway>,
     /// Being made, or made. `None` when there was no room.
-    prepared: Option<Task<io::Result<Arc<dyn DiskFile>>>>,
+    prepared: Option<Task<io::Result<Arc<Runway>>>>,
+    /// When a blocked log last looked for room for the next file.
+    looked_at: Instant,
     buffer: Vec<u8>,
 }
 
 /// What recovery hands to the writer.
 pub(crate) struct Tail {
     pub(crate) sequence: u64,
-    pub(crate) path: PathBuf,
+    pub(crate) path: Arc<Path>,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) position: u64,
     pub(crate) prepared: Option<Arc<dyn DiskFile>>,
@@ -50,12 +55,12 @@ impl LogFiles {
         shared: Arc<Shared>,
         disk: Arc<dyn Disk>,
         dir: PathBuf,
-        runtime: Runtime,
         identity: u64,
         segment_bytes: u64,
         tail: Tail,
     ) -> LogFiles {
         let last = shared.state().last;
+        let looked_at = shared.runtime.now();
         let mut files = LogFiles {
             shared,
             disk,
@@ -63,18 +68,23 @@ impl LogFiles {
             identity,
             segment_bytes,
             next_sequence: tail.sequence + 1,
+            runway: Runway::new(tail.file.clone(), tail.position),
             tail: FlushTarget {
                 path: tail.path,
                 file: tail.file,
                 floor: TailFloor { sequence: tail.sequence, position: tail.position },
                 last,
             },
-            prepared: tail.prepared.map(|file| runtime.spawn("segment-ready", async move { Ok(file) })),
+            prepared: None,
+            looked_at,
             buffer: Vec::new(),
-            runtime,
         };
         files.note_tail_left();
-        files.prepare();
+        files.extend_runway();
+        match tail.prepared {
+            Some(file) => files.prepared = Some(files.prepare_file(Some(file))),
+            None => files.prepare(),
+        }
         files
     }
 
@@ -105,33 +115,47 @@ impl LogFiles {
             let previous = self.shared.state().last;
             self.start_segment(first.id.index, previous, record_bytes(first.payload.len())).await?;
         }
+        let mut bytes_written = 0;
         let mut pending = Vec::with_capacity(records.len());
         for record in records {
             let bytes = record_bytes(record.payload.len());
             if self.tail.floor.position + self.buffer.len() as u64 + bytes > self.tail.file.len() {
-                self.write_out(&mut pending)?;
+                self.write_out(&mut pending).await?;
                 let previous = self.shared.state().last;
                 self.start_segment(record.id.index, previous, bytes).await?;
+                bytes_written = 0;
             }
             encode_record(&mut self.buffer, &record, self.tail.floor.sequence);
+            bytes_written += bytes;
             pending.push(record);
         }
-        self.write_out(&mut pending)?;
-        self.shared.flusher.push(self.tail.clone(), done);
+        self.write_out(&mut pending).await?;
+        self.shared.flusher.push(&self.tail, bytes_written, done);
+        self.extend_runway();
         if self.prepared.is_none() {
             self.prepare();
         }
+        self.shared.flusher.keep_up().await;
         Ok(())
     }
 
     /// One write for everything in the buffer, then it is there for readers.
-    fn write_out(&mut self, pending: &mut Vec<Record>) -> io::Result<()> {
+    async fn write_out(&mut self, pending: &mut Vec<Record>) -> io::Result<()> {
         if pending.is_empty() {
             return Ok(());
         }
-        let written = self.tail.file.write_at(self.tail.floor.position, &self.buffer);
+        let position = self.tail.floor.position;
+        let end = position + self.buffer.len() as u64;
+        // The runway is there already, unless appends outrun the disk.
+        self.runway.claim(end).await;
+        // Measured (docs/benchmarks.md): a call for a whole batch and fdatasync is the quickest way to the disk, a copy
+        // into the map the quickest way to the page cache.
+        let written = match self.shared.flusher.mode() {
+            FlushMode::Sync => self.tail.file.write_at(position, &self.buffer),
+            FlushMode::Async { .. } => self.tail.file.write_lazily(position, &self.buffer),
+        };
         written.map_err(|error| self.shared.failure.report_io(self.tail.path.display(), error))?;
-        self.tail.floor.position += self.buffer.len() as u64;
+        self.tail.floor.position = end;
         self.tail.last = pending.last().map(|record| record.id);
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_BYTES_KEPT);
@@ -142,48 +166,122 @@ impl LogFiles {
         Ok(())
     }
 
+    /// Has zeroes written ahead of the tail, if few are left.
+    fn extend_runway(&self) {
+        let Some(filling) = self.runway.begin(self.tail.floor.position) else {
+            return;
+        };
+        let working = self.shared.background.begin();
+        let (shared, path) = (self.shared.clone(), self.tail.path.clone());
+        let task = self.shared.runtime.spawn("segment-zero", async move {
+            let (work, blocking) = (shared.clone(), shared.runtime.clone());
+            blocking
+                .blocking(move || {
+                    let _working = working;
+                    // The space is reserved: whatever fails here is the disk.
+                    if let Err(error) = filling.fill() {
+                        work.failure.report_io(path.display(), error);
+                    }
+                })
+                .await;
+        });
+        task.detach();
+    }
+
     /// Seals the tail and goes on in a new file whose first entry will be `first`. Everything before `first` and the new
     /// file itself are durable when this returns; earlier entries from `first` on are overridden.
     ///
     /// The order matters to recovery: the old file is synced before the new one gets its name, so a gap between two
     /// files can only be damage, never a crash.
     async fn start_segment(&mut self, first: LogIndex, previous: Option<EntryId>, record: u64) -> io::Result<()> {
-        let prepared = match self.prepared.take() {
+        let mut ready = match self.prepared.take() {
             // Joined rather than raced: nobody makes the file faster than the one who began.
             Some(task) => task.join().await.ok().and_then(Result::ok),
             None => None,
         };
         let sequence = self.next_sequence;
         let len = self.segment_bytes.max(SEGMENT_HEADER_BYTES + record);
+        if let Some(other) = ready.take_if(|runway| runway.file().len() != len) {
+            // Replaced by the one that is made now.
+            self.shared.room.file_removed(other.file().len());
+        }
         let header = SegmentHeader { identity: self.identity, sequence, segment_bytes: len, first, previous };
-        let path = self.dir.join(header.file_name());
-        let (disk, dir, shared, old) = (self.disk.clone(), self.dir.clone(), self.shared.clone(), self.tail.clone());
-        let made = self.runtime.blocking(move || {
-            shared.flusher.sync_now(&old)?;
-            let file = match prepared {
-                Some(file) if file.len() == len => file,
-                other => {
-                    if let Some(replaced) = other {
-                        shared.room.file_removed(replaced.len());
-                    }
-                    let file = make_segment_file(&*disk, &dir, len)?;
-                    shared.room.file_added(len);
-                    file
+        let path: Arc<Path> = self.dir.join(header.file_name()).into();
+        let runway = loop {
+            self.shared.failure.check()?;
+            let made;
+            (ready, made) = self.make_segment(ready, header).await;
+            match (made, ready.take()) {
+                (Ok(()), Some(runway)) => break runway,
+                (Ok(()), None) => unreachable!("a segment was made of a file"),
+                (Err(error), kept) if is_full(&error) => {
+                    ready = kept;
+                    self.wait_for_room(&error).await?;
                 }
-            };
-            name_segment(&*disk, &dir, &*file, &header)?;
-            Ok(file)
-        });
-        let file = made.await.map_err(|error| self.shared.failure.report_io(path.display(), error))?;
+                (Err(error), _) => return Err(self.shared.failure.report_io(path.display(), error)),
+            }
+        };
         tracing::debug!(file = %path.display(), %first, "segment started");
+        self.shared.room.spare_used();
+        let file = runway.file().clone();
         let gone = self.shared.state_mut().start_segment(Segment::new(path.clone(), file.clone(), header));
         let floor = TailFloor { sequence, position: SEGMENT_HEADER_BYTES };
         self.tail = FlushTarget { path, file, floor, last: previous };
+        self.runway = runway;
         self.shared.flusher.tail_moved(Durable { floor, last: previous });
         self.next_sequence += 1;
         self.note_tail_left();
         self.remove_files(gone);
+        self.extend_runway();
         self.prepare();
+        Ok(())
+    }
+
+    /// Syncs the tail and gives a file, the prepared one if it is `ready`, its header and name. The file comes back in any
+    /// case, so that a full disk costs nothing that was done.
+    async fn make_segment(
+        &self,
+        ready: Option<Arc<Runway>>,
+        header: SegmentHeader,
+    ) -> (Option<Arc<Runway>>, io::Result<()>) {
+        let (disk, dir, shared, old) = (self.disk.clone(), self.dir.clone(), self.shared.clone(), self.tail.clone());
+        let making = move || {
+            let mut ready = ready;
+            let mut make = || {
+                shared.flusher.sync_now(&old)?;
+                let runway = match &ready {
+                    Some(runway) => runway,
+                    None => {
+                        let len = header.segment_bytes;
+                        let admitted = shared.room.admits_file(len, disk_space(&*disk, &dir), Need::Append);
+                        admitted.map_err(|reason| io::Error::new(io::ErrorKind::StorageFull, reason))?;
+                        let file = reserve_segment_file(&*disk, &dir, len)?;
+                        shared.room.file_added(len);
+                        ready.insert(Runway::new(file, SEGMENT_HEADER_BYTES))
+                    }
+                };
+                name_segment(&*disk, &dir, &**runway.file(), &header)
+            };
+            let made = make();
+            (ready, made)
+        };
+        self.shared.runtime.blocking(making).await
+    }
+
+    /// The disk is full and an append needs space: nothing can be answered until there is some. Others take the lead
+    /// meanwhile, and the node goes on by itself.
+    async fn wait_for_room(&self, error: &io::Error) -> io::Result<()> {
+        let now = self.shared.runtime.now();
+        if !self.shared.room.is_blocked() {
+            let DiskSpace { free_bytes, .. } = disk_space(&*self.disk, &self.dir);
+            let reason = crate::FullReason::DiskFree { free_bytes, free_bytes_min: self.segment_bytes };
+            self.shared.room.set_blocked(Some(reason), now);
+        }
+        tracing::warn!(%error, "an append waits for room on the disk");
+        self.shared.runtime.sleep(RECHECK).await;
+        if self.shared.room.is_closing() {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "log is closing, its disk is full"));
+        }
         Ok(())
     }
 
@@ -213,7 +311,7 @@ impl LogFiles {
             return Ok(());
         }
         let (shared, floor) = (self.shared.clone(), self.shared.flusher.durable().floor);
-        let saved = self.runtime.blocking(move || {
+        let saved = self.shared.runtime.blocking(move || {
             let mut marks = lock_marks(&shared);
             let saved = marks.save_purged(purged, floor);
             saved.map_err(|error| shared.failure.report_io(marks.path().display(), error))
@@ -238,7 +336,7 @@ impl LogFiles {
     pub(crate) async fn save_vote(&mut self, vote: SavedVote) -> io::Result<()> {
         self.shared.failure.check()?;
         let (shared, tail) = (self.shared.clone(), self.tail.clone());
-        let saved = self.runtime.blocking(move || {
+        let saved = self.shared.runtime.blocking(move || {
             shared.flusher.sync_now(&tail)?;
             let mut marks = lock_marks(&shared);
             let saved = marks.save_vote(vote, tail.floor);
@@ -256,37 +354,53 @@ impl LogFiles {
         if self.prepared.is_some() {
             return;
         }
-        let now = self.runtime.now();
-        if self.shared.room.is_blocked() && !self.shared.room.recheck_due(now) {
+        let room = &self.shared.room;
+        let now = self.shared.runtime.now();
+        if room.is_blocked() && !room.is_tail_short() && now.saturating_since(self.looked_at) < RECHECK {
             return;
         }
-        let len = self.segment_bytes;
-        let free_bytes = self.disk.free_bytes(&self.dir).unwrap_or_else(|error| {
-            tracing::warn!(dir = %self.dir.display(), %error, "free space is not known");
-            u64::MAX
-        });
-        let admitted = self.shared.room.admits_file(len, free_bytes);
-        self.shared.room.set_blocked(admitted.err(), now);
+        self.looked_at = now;
+        let (len, space) = (self.segment_bytes, disk_space(&*self.disk, &self.dir));
+        let admitted = room.admits_file(len, space, Need::Data);
+        room.set_blocked(admitted.err(), now);
         if admitted.is_err() {
-            return;
+            if !room.is_tail_short() || room.admits_file(len, space, Need::Settlement).is_err() {
+                return;
+            }
+            tracing::info!(bytes = len, "next segment is made out of the reserve, for settlements");
+            room.spare_made(len);
         }
-        self.shared.room.file_added(len);
+        room.file_added(len);
+        self.prepared = Some(self.prepare_file(None));
+    }
+
+    /// Makes the next file, or takes the one that the last process made, and fills the beginning of its runway.
+    fn prepare_file(&self, made: Option<Arc<dyn DiskFile>>) -> Task<io::Result<Arc<Runway>>> {
+        let len = self.segment_bytes;
         let working = self.shared.background.begin();
-        let (disk, dir, shared, runtime) =
-            (self.disk.clone(), self.dir.clone(), self.shared.clone(), self.runtime.clone());
-        self.prepared = Some(self.runtime.spawn("segment-prepare", async move {
-            let made = runtime.blocking(move || {
+        let (disk, dir, shared) = (self.disk.clone(), self.dir.clone(), self.shared.clone());
+        self.shared.runtime.spawn("segment-prepare", async move {
+            let preparing = move || {
                 let _working = working;
-                make_segment_file(&*disk, &dir, len)
-            });
-            let made = made.await;
-            if let Err(error) = &made {
+                let file = match made {
+                    Some(file) => file,
+                    None => reserve_segment_file(&*disk, &dir, len)?,
+                };
+                let runway = Runway::new(file, SEGMENT_HEADER_BYTES);
+                if let Some(filling) = runway.begin(SEGMENT_HEADER_BYTES) {
+                    filling.fill()?;
+                }
+                Ok::<_, io::Error>(runway)
+            };
+            let prepared = shared.runtime.blocking(preparing).await;
+            if let Err(error) = &prepared {
                 // Not final: the file is asked for again, and made inline then.
                 tracing::warn!(%error, "next segment could not be prepared");
                 shared.room.file_removed(len);
+                shared.room.spare_made(0);
             }
-            made
-        }));
+            prepared
+        })
     }
 
     fn remove_files(&self, gone: Vec<Segment>) {
@@ -294,14 +408,14 @@ impl LogFiles {
             return;
         }
         let working = self.shared.background.begin();
-        let (disk, dir, shared, runtime) =
-            (self.disk.clone(), self.dir.clone(), self.shared.clone(), self.runtime.clone());
-        let removal = self.runtime.spawn("segment-remove", async move {
-            let removed = runtime.blocking(move || {
+        let (disk, dir, shared) = (self.disk.clone(), self.dir.clone(), self.shared.clone());
+        let removal = self.shared.runtime.spawn("segment-remove", async move {
+            let (work, blocking) = (shared.clone(), shared.runtime.clone());
+            let removed = blocking.blocking(move || {
                 let _working = working;
                 for segment in gone {
                     disk.remove(&segment.path)?;
-                    shared.room.file_removed(segment.file.len());
+                    work.room.file_removed(segment.file.len());
                 }
                 disk.sync_dir(&dir)
             });
@@ -318,18 +432,28 @@ fn lock_marks(shared: &Shared) -> std::sync::MutexGuard<'_, crate::vote_and_mark
     shared.marks.lock().expect("log lock is never poisoned: no code panics while holding it")
 }
 
-/// A zero-filled file under the name of the prepared one.
-pub(crate) fn make_segment_file(disk: &dyn Disk, dir: &std::path::Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-    disk.create(&dir.join(PREPARED_FILE), len)
+/// A full disk, quota of a user included: foreseen, and waited out. Anything else a disk says is final.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Free and total bytes where the log is; all the space there is when the file system does not tell.
+pub(crate) fn disk_space(disk: &dyn Disk, dir: &Path) -> DiskSpace {
+    let known = disk.free_bytes(dir).and_then(|free_bytes| Ok((free_bytes, disk.total_bytes(dir)?)));
+    let (free_bytes, total_bytes) = known.unwrap_or_else(|error| {
+        tracing::warn!(dir = %dir.display(), %error, "free space is not known");
+        (u64::MAX, 0)
+    });
+    DiskSpace { free_bytes, total_bytes }
+}
+
+/// A file of zeroes, its space reserved, under the name of the prepared one.
+pub(crate) fn reserve_segment_file(disk: &dyn Disk, dir: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+    disk.reserve(&dir.join(PREPARED_FILE), len)
 }
 
 /// Turns the prepared file into a segment, durably: header first, then the name.
-pub(crate) fn name_segment(
-    disk: &dyn Disk,
-    dir: &std::path::Path,
-    file: &dyn DiskFile,
-    header: &SegmentHeader,
-) -> io::Result<()> {
+pub(crate) fn name_segment(disk: &dyn Disk, dir: &Path, file: &dyn DiskFile, header: &SegmentHeader) -> io::Result<()> {
     assert_eq!(file.len(), header.segment_bytes, "the header tells the file's length");
     file.write_at(0, &header.encode())?;
     file.sync_data()?;

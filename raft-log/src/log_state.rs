@@ -8,6 +8,9 @@ use crate::segment::{Record, Segment, SegmentPart};
 use crate::tail_cache::TailCache;
 use crate::term_runs::TermRuns;
 
+/// Entries with more than this behind them, bytes, are cold: whoever reads them leaves nothing in the page cache for long.
+const COLD_BEHIND_BYTES: u64 = 256 << 20;
+
 /// The log as of now. Segments are in the order of their first index and without gaps: each ends where the next begins.
 pub(crate) struct LogState {
     pub(crate) segments: Vec<Segment>,
@@ -77,13 +80,28 @@ impl LogState {
             return Found::Cached(take_bytes(cached.take(wanted).cloned(), bytes_max));
         }
         let first = self.segments.partition_point(|segment| segment.end <= from);
+        let warm = self.warm_from();
         let parts = self.segments[first..]
             .iter()
-            .take_while(|segment| segment.header.first < end)
-            .filter(|segment| segment.header.first < segment.end)
-            .map(|segment| segment.part(from.max(segment.header.first), end.min(segment.end)))
+            .enumerate()
+            .take_while(|(_, segment)| segment.header.first < end)
+            .filter(|(_, segment)| segment.header.first < segment.end)
+            .map(|(number, segment)| {
+                segment.part(from.max(segment.header.first), end.min(segment.end), first + number < warm)
+            })
             .collect();
         Found::Parts(parts)
+    }
+
+    /// Number of the first segment that is not cold.
+    fn warm_from(&self) -> usize {
+        let mut bytes = 0;
+        let behind = self.segments.iter().rposition(|segment| {
+            let is_cold = bytes > COLD_BEHIND_BYTES;
+            bytes += segment.position;
+            is_cold
+        });
+        behind.map_or(0, |number| number + 1)
     }
 
     /// Notes an entry that was written to the last segment.

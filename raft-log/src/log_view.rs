@@ -4,13 +4,15 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{io, iter};
 
+use flotilla_runtime::Runtime;
+
 use crate::background::Background;
 use crate::failure::Failure;
 use crate::flusher::Flusher;
 use crate::ids::EntryId;
 use crate::log_state::{Found, LogState};
 use crate::room::Room;
-use crate::segment::{PartError, Record};
+use crate::segment::{PartError, Record, SegmentPart};
 use crate::vote_and_marks::{SavedVote, TailFloor, VoteAndMarks};
 use crate::{DirLock, LogIndex, ReadError};
 
@@ -28,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) failure: Failure,
     pub(crate) room: Room,
     pub(crate) background: Background,
+    pub(crate) runtime: Runtime,
     pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,
 }
 
@@ -49,12 +52,27 @@ impl LogView {
     pub(crate) fn read(&self, range: Range<LogIndex>, bytes_max: usize) -> Result<Vec<Record>, ReadError> {
         // The lock is let go before anything is read from disk.
         let found = self.shared.state().find(range.clone(), bytes_max);
-        let parts = match found {
-            Found::Cached(records) => return Ok(records),
-            Found::Parts(parts) => parts,
-        };
+        match found {
+            Found::Cached(records) => Ok(records),
+            Found::Parts(parts) => self.read_parts(parts, range.start, bytes_max),
+        }
+    }
+
+    /// As [`LogView::read`], for callers that must not block: what is not in memory is read elsewhere.
+    pub(crate) async fn read_soon(&self, range: Range<LogIndex>, bytes_max: usize) -> Result<Vec<Record>, ReadError> {
+        let found = self.shared.state().find(range.clone(), bytes_max);
+        match found {
+            Found::Cached(records) => Ok(records),
+            Found::Parts(parts) => {
+                let view = self.clone();
+                self.shared.runtime.blocking(move || view.read_parts(parts, range.start, bytes_max)).await
+            }
+        }
+    }
+
+    fn read_parts(&self, parts: Vec<SegmentPart>, start: LogIndex, bytes_max: usize) -> Result<Vec<Record>, ReadError> {
         let mut failed = None;
-        let mut at = range.start;
+        let mut at = start;
         let records = parts.into_iter().flat_map(|mut part| iter::from_fn(move || part.next())).map_while(|record| {
             record
                 .inspect(|record| at = record.id.index.next())
@@ -76,6 +94,7 @@ impl LogView {
     }
 
     /// As [`LogView::read`], without a bound, for callers that speak `io::Error`.
+    #[cfg(test)]
     pub(crate) fn read_all(&self, range: Range<LogIndex>) -> io::Result<Vec<Record>> {
         self.read(range, usize::MAX).map_err(read_error_to_io)
     }
@@ -137,8 +156,23 @@ impl LogView {
         wait.await.unwrap_or_else(|_| Err(io::Error::other("log is closed")))
     }
 
+    /// The last entry up to which the log is durable.
+    pub(crate) fn durable_index(&self) -> Option<LogIndex> {
+        self.shared.flusher.durable().last.map(|last| last.index)
+    }
+
+    /// Resolves once the log is durable up to `index`.
+    pub(crate) async fn wait_durable(&self, index: LogIndex) -> io::Result<()> {
+        self.shared.flusher.wait_durable(index).await
+    }
+
     pub(crate) fn failure(&self) -> &Failure {
         &self.shared.failure
+    }
+
+    /// Whoever waits for room gives up, so that the core can end.
+    pub(crate) fn begin_close(&self) {
+        self.shared.room.close();
     }
 
     /// Waits for what still runs, ends the flusher, and lets the directory go. Nothing may be appended after this.

@@ -18,10 +18,10 @@ use crate::failure::Failure;
 use crate::flusher::{Durable, Flusher};
 use crate::identity;
 use crate::ids::{EntryId, next_index};
-use crate::log_files::{LogFiles, PREPARED_FILE, Tail, first_header, make_segment_file, name_segment};
+use crate::log_files::{LogFiles, PREPARED_FILE, Tail, first_header, name_segment, reserve_segment_file};
 use crate::log_state::LogState;
 use crate::log_view::Shared;
-use crate::room::Room;
+use crate::room::{Room, RoomLimits};
 use crate::segment::{
     Check, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, identity_hash, parse_segment_name, scan_segment,
 };
@@ -61,7 +61,12 @@ pub(crate) fn open_log(
         return Err(Corruption { path: dir.clone(), offset: 0, what }.into());
     }
 
-    let room = Room::new(config.data_bytes_max, config.disk_free_bytes_min);
+    let room = Room::new(RoomLimits {
+        segment_bytes: config.segment_bytes,
+        data_bytes_max: config.data_bytes_max,
+        disk_free_bytes_min: config.disk_free_bytes_min,
+        disk_free_percent_min: config.disk_free_percent_min,
+    });
     let identity = identity_hash(&config.cluster, &config.group);
     let mut segments = Vec::new();
     for ((sequence, first), name) in named {
@@ -79,7 +84,7 @@ pub(crate) fn open_log(
         let path = dir.join(header.file_name());
         let file = match prepared.take() {
             Some(file) => file,
-            None => make_segment_file(&*disk, dir, config.segment_bytes).map_err(io_at(&path))?,
+            None => reserve_segment_file(&*disk, dir, config.segment_bytes).map_err(io_at(&path))?,
         };
         name_segment(&*disk, dir, &*file, &header).map_err(io_at(&path))?;
         room.file_added(file.len());
@@ -104,13 +109,14 @@ pub(crate) fn open_log(
     let shared = Arc::new(Shared {
         state: RwLock::new(state),
         marks: Mutex::new(marks),
-        flusher: Flusher::start(runtime, failure.clone(), Durable { floor, last }),
+        flusher: Flusher::start(runtime, failure.clone(), config.flush, Durable { floor, last }),
         failure,
         room,
         background: Background::default(),
+        runtime: runtime.clone(),
         lock: Mutex::new(Some(lock)),
     });
-    Ok(LogFiles::new(shared, disk, dir.clone(), runtime.clone(), identity, config.segment_bytes, tail))
+    Ok(LogFiles::new(shared, disk, dir.clone(), identity, config.segment_bytes, tail))
 }
 
 fn io_at(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
@@ -313,7 +319,11 @@ fn rewrite_from(segment: &Segment, floor: u64) -> io::Result<()> {
 fn zero_from(segment: &Segment) -> io::Result<u64> {
     let mut zeroed = 0;
     let mut position = segment.position;
-    while position < segment.file.len() {
+    loop {
+        position = segment.file.data_from(position);
+        if position >= segment.file.len() {
+            return Ok(zeroed);
+        }
         let piece = (segment.file.len() - position).min(ZERO_BYTES);
         let len = usize::try_from(piece).expect("a piece is at most 1 MiB");
         let is_zero = segment.file.read_at(position, len)?.iter().all(|byte| *byte == 0);
@@ -323,5 +333,4 @@ fn zero_from(segment: &Segment) -> io::Result<u64> {
         }
         position += piece;
     }
-    Ok(zeroed)
 }

@@ -14,19 +14,20 @@ use tokio::sync::mpsc;
 use crate::checkpoint_store::CheckpointStore;
 use crate::disk::Disk;
 use crate::failure::Failure;
-use crate::log_files::LogFiles;
+use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
 use crate::raft::{
     GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, PeerMessage, Proposal, ReplyTo, TypeConfig, core_config,
     decode, encode, serve_append,
 };
 use crate::recovery::open_log;
+use crate::room::Need;
 use crate::segment::RecordKind;
 use crate::status_watch::StatusWatch;
 use crate::stopper::Stopper;
 use crate::{
-    LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposeError, ReadError, Role, ServeError,
-    StateMachine, Term, TransferError, Transport,
+    LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass, ProposeError, ReadError,
+    Role, ServeError, StateMachine, SyncHistogram, Term, TransferError, Transport,
 };
 
 /// While leadership is handed over, the target is looked at this often: whether it is still there.
@@ -132,8 +133,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             }
         };
         let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), machine_gone);
-        let lease = Duration::from_millis(config.timing.election_timeout_ms_max);
-        let status = StatusWatch::start(&runtime, &raft, config.node, lease, failure.clone(), stopper.is_stopping());
+        let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
         let stopping = stopper.is_stopping();
         let (gone, gone_task) = GoneWatch::start(
             &config,
@@ -170,8 +170,19 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     }
 
     /// Appends `payload`, replicates it, and resolves once it is applied here. With `term`, refuses unless this node
-    /// leads in exactly that term. Giving up waiting does not take the proposal back.
+    /// leads in exactly that term. Giving up waiting does not take the proposal back. When space runs short the log refuses
+    /// it like any new data, see [`ReplicatedLog::propose_as`].
     pub async fn propose(&self, payload: Bytes, term: Option<Term>) -> Result<Applied<O>, ProposeError> {
+        self.propose_as(ProposalClass::Data, payload, term).await
+    }
+
+    /// As [`ReplicatedLog::propose`], for a proposal that may take more, or less, of the last space than new data.
+    pub async fn propose_as(
+        &self,
+        class: ProposalClass,
+        payload: Bytes,
+        term: Option<Term>,
+    ) -> Result<Applied<O>, ProposeError> {
         let inner = &*self.inner;
         if inner.failure.is_set() || inner.stopper.has_begun() {
             return Err(ProposeError::Stopped);
@@ -182,7 +193,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 bytes_max: inner.payload_bytes_max as u64,
             });
         }
-        let _claim = inner.claim_room(payload.len())?;
+        let _claim = inner.claim_room(payload.len(), class)?;
         let (reply_to, reply) = ReplyTo::pair();
         let mut write = inner.raft.write(Proposal(payload)).responder(reply_to);
         if let Some(term) = term {
@@ -242,6 +253,21 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         let records = self.inner.view.read(index..index.next(), 0)?;
         let proposal = records.into_iter().find(|record| record.kind == RecordKind::Normal);
         Ok(proposal.map(|record| LogEntry { index, term: record.id.term, payload: record.payload }))
+    }
+
+    /// The last entry up to which this replica's log is on disk. Falls back when entries are truncated.
+    pub fn durable_index(&self) -> Option<LogIndex> {
+        self.inner.view.durable_index()
+    }
+
+    /// Resolves once this replica's log is on disk up to `index`; [`ProposeError::Stopped`] if that cannot come any more.
+    pub async fn wait_durable(&self, index: LogIndex) -> Result<(), ProposeError> {
+        self.inner.view.wait_durable(index).await.map_err(|_| ProposeError::Stopped)
+    }
+
+    /// How long this replica's syncs took since it was opened.
+    pub fn sync_histogram(&self) -> SyncHistogram {
+        self.inner.view.shared.flusher.sync_histogram()
     }
 
     /// Hands leadership to `target` (default: the follower with the longest log) and waits until another node leads.
@@ -395,15 +421,14 @@ impl Inner {
     }
 
     /// Room for a proposal. A blocked log looks at the disk again now and then.
-    fn claim_room(&self, payload_bytes: usize) -> Result<crate::room::Claim<'_>, ProposeError> {
+    fn claim_room(&self, payload_bytes: usize, class: ProposalClass) -> Result<crate::room::Claim<'_>, ProposeError> {
         let room = &self.view.shared.room;
         let now = self.runtime.now();
         if room.recheck_due(now)
-            && let Ok(free_bytes) = self.disk.free_bytes(&self.dir)
-            && room.admits_file(self.segment_bytes, free_bytes).is_ok()
+            && room.admits_file(self.segment_bytes, disk_space(&*self.disk, &self.dir), Need::Data).is_ok()
         {
             room.set_blocked(None, now);
         }
-        room.claim(payload_bytes).map_err(ProposeError::Full)
+        room.claim(payload_bytes, class).map_err(ProposeError::Full)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{LogIndex, NodeId, Term};
+use crate::{DiskStatus, LogIndex, NodeId, Term};
 
 /// What a replica is to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,10 +32,14 @@ pub struct LogStatus {
     pub can_write: bool,
     /// Last entry in its log.
     pub last: Option<LogIndex>,
+    /// Last entry up to which its log is on disk; with [`crate::FlushMode::Async`] it may lag behind `last`.
+    pub durable: Option<LogIndex>,
     /// Last entry known to be committed.
     pub committed: Option<LogIndex>,
     /// Last applied entry.
     pub applied: Option<LogIndex>,
     /// The voters of the newest membership in its log.
     pub members: BTreeSet<NodeId>,
+    /// How its disk does.
+    pub disk: DiskStatus,
 }

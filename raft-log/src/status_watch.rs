@@ -13,8 +13,9 @@ use openraft::raft::TransferLeaderRequest;
 use openraft_rt::watch::{Watch, WatchReceiver, WatchSender};
 
 use crate::failure::Failure;
+use crate::log_view::LogView;
 use crate::raft::{FifoWatch, FifoWatchReceiver, FifoWatchSender, LogRaft, TypeConfig};
-use crate::{LogIndex, LogStatus, NodeId, Role, Term};
+use crate::{DiskStatus, LogConfig, LogIndex, LogStatus, NodeId, Role, Term};
 
 /// A waiter looks again after this time, whatever it was told: a change and its reversal may both have gone by.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -44,6 +45,8 @@ struct Source {
     runtime: Runtime,
     node: NodeId,
     lease: Duration,
+    view: LogView,
+    slow_sync: Duration,
 }
 
 impl Source {
@@ -69,7 +72,15 @@ impl Source {
             committed: metrics.local_committed.map(|id| LogIndex(id.index())),
             applied: metrics.last_applied.map(|id| LogIndex(id.index())),
             members,
+            durable: self.view.durable_index(),
+            disk: self.disk(),
         }
+    }
+
+    fn disk(&self) -> DiskStatus {
+        let (sync_last, sync_max) = self.view.shared.flusher.sync_times();
+        let is_full = self.view.shared.room.is_blocked();
+        DiskStatus { sync_last, sync_max, is_slow: sync_max > self.slow_sync, is_full }
     }
 
     fn lease_end(&self, metrics: &Metrics) -> Instant {
@@ -82,12 +93,19 @@ impl StatusWatch {
     pub(crate) fn start(
         runtime: &Runtime,
         raft: &LogRaft,
-        node: NodeId,
-        lease: Duration,
-        failure: Failure,
+        config: &LogConfig,
+        view: LogView,
         is_stopping: Arc<AtomicBool>,
     ) -> StatusWatch {
-        let source = Source { metrics: raft.metrics(), runtime: runtime.clone(), node, lease };
+        let failure = view.failure().clone();
+        let source = Source {
+            metrics: raft.metrics(),
+            runtime: runtime.clone(),
+            node: config.node,
+            lease: Duration::from_millis(config.timing.election_timeout_ms_max),
+            view,
+            slow_sync: Duration::from_millis(config.slow_sync_ms),
+        };
         let (sender, changes) = FifoWatch::channel(key(&source.now()));
         let watcher =
             Watcher { source: source.clone(), server: raft.server_metrics(), changes: sender, failure, is_stopping };

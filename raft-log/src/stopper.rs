@@ -38,6 +38,7 @@ impl Stopper {
             // Resolves by the sender being dropped; that is the signal.
             let _ = begun.await;
             stopping.store(true, Ordering::Release);
+            view.begin_close();
             if let Err(end) = raft.shutdown().await {
                 tracing::warn!(%end, "replication core did not end well");
             }

@@ -1,60 +1,98 @@
-//! The crate's only `unsafe`: a whole-file read-only map, and the free space of a file system.
-#![allow(unsafe_code, reason = "memory maps and statvfs have no safe face in std")]
+//! The crate's only `unsafe`: a writable map of a reserved file, and system calls that std has no face for.
+//!
+//! Nothing is ever *read* through a map. A mapped read of a page that the disk cannot deliver, or that somebody cut off
+//! the file, is a fault that kills the process; a positional read is an error that names the file and is handled. So
+//! readers copy by `pread`, and a file that was shortened while it is open answers `UnexpectedEof`.
+#![allow(unsafe_code, reason = "maps, fallocate, fadvise and statvfs have no safe face in std")]
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 
-use bytes::Bytes;
-use memmap2::Mmap;
+use memmap2::MmapRaw;
 
-/// A read-only map of a whole file whose length never changes.
-#[derive(Clone)]
-pub(super) struct FileMap {
-    /// All of the file; slices of it share one owner, so the map lives as long as the last slice.
-    whole: Bytes,
+/// A map for writing, of a whole file whose length never changes and whose space is reserved.
+pub(super) struct WriteMap {
+    map: MmapRaw,
 }
 
-struct MapOwner(Arc<Mmap>);
+impl WriteMap {
+    /// Maps all of `file`, which must have been made by `OsDisk::reserve` or `OsDisk::create`.
+    pub(super) fn of(file: &File) -> io::Result<WriteMap> {
+        Ok(WriteMap { map: MmapRaw::map_raw(file)? })
+    }
 
-impl AsRef<[u8]> for MapOwner {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
+    /// Copies `bytes` to `offset`; an error if they would pass the end.
+    pub(super) fn copy_to(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).ok();
+        let start = start.filter(|start| start.checked_add(bytes.len()).is_some_and(|end| end <= self.map.len()));
+        let Some(start) = start else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} bytes at {offset} pass the end of a map of {} bytes", bytes.len(), self.map.len()),
+            ));
+        };
+        // SAFETY: (1) Source and target are valid for `bytes.len()` bytes: the range was just checked against the map, which
+        // lives as long as `self`. (2) They do not overlap, and no reference into the map exists anywhere: it is private to
+        // this type, which only ever writes. Two writers never overlap: a file has one writer, and the zeroes ahead of it are
+        // written by `pwrite` to places that it has not reached (`Runway`). (3) The store cannot fault for want of space or
+        // length: the file had its full length and its blocks before it was mapped, nothing in this crate shortens one, and
+        // the directory lock keeps other processes of ours out. Somebody who shortens the *tail* file of a running log by
+        // hand ends the process here; nothing but an unsynced tail is lost by that, as by any kill.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(start), bytes.len()) };
+        Ok(())
     }
 }
 
-impl FileMap {
-    /// Maps all of `file`.
-    pub(super) fn of(file: &File) -> io::Result<FileMap> {
-        if file.metadata()?.len() == 0 {
-            return Ok(FileMap { whole: Bytes::new() });
-        }
-        // SAFETY: (1) No access can fault: files made by `OsDisk::create` have their final length from birth, nothing in
-        // this crate truncates one (a replaced file is unlinked first, which leaves the old inode and this map whole), and
-        // the directory lock keeps other processes of ours out. (2) Bytes change only by our own `pwrite` to places that no
-        // reader holds: `DiskFile`'s contract forbids overwriting what was handed out, so no `&[u8]` sees a change.
-        let map = unsafe { Mmap::map(file)? };
-        Ok(FileMap { whole: Bytes::from_owner(MapOwner(Arc::new(map))) })
-    }
-
-    /// The bytes `offset..offset + len`, shared with the map.
-    pub(super) fn slice(&self, offset: u64, len: usize) -> io::Result<Bytes> {
-        let end = usize::try_from(offset).ok().and_then(|start| Some((start, start.checked_add(len)?)));
-        match end {
-            Some((start, end)) if end <= self.whole.len() => Ok(self.whole.slice(start..end)),
-            _ => Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                format!("{len} bytes at {offset} pass the end of a file of {} bytes", self.whole.len()),
-            )),
-        }
+/// Gives `file` its length and its blocks, which read as zeroes.
+pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
+    let len = libc::off_t::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    // SAFETY: the descriptor is open as long as `file` is borrowed; no memory is handed over.
+    match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Bytes an unprivileged process may still write to the file system that holds `path`.
-pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
+/// The first offset from `offset` on that holds data, `None` if only space never written to follows.
+pub(super) fn data_from(file: &File, offset: u64) -> io::Result<Option<u64>> {
+    let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: the descriptor is open as long as `file` is borrowed. It moves the file's cursor, which nobody uses: all reads
+    // and writes of this crate are positional.
+    match unsafe { libc::lseek(file.as_raw_fd(), offset, libc::SEEK_DATA) } {
+        found if found >= 0 => Ok(Some(found.unsigned_abs())),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+/// Lets the kernel drop its cached copy of a range that is on disk.
+pub(super) fn drop_cached(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let (Ok(offset), Ok(len)) = (libc::off_t::try_from(offset), libc::off_t::try_from(len)) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    // SAFETY: the descriptor is open as long as `file` is borrowed; no memory is handed over.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, len, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// What `statvfs` tells, bytes.
+pub(super) struct Space {
+    /// An unprivileged process may still write so much.
+    pub(super) free: u64,
+    /// Size of the file system.
+    pub(super) total: u64,
+}
+
+/// Free and total bytes of the file system that holds `path`.
+pub(super) fn space(path: &Path) -> io::Result<Space> {
     let path = CString::new(path.as_os_str().as_bytes())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "path holds a zero byte"))?;
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
@@ -65,5 +103,5 @@ pub(super) fn free_bytes(path: &Path) -> io::Result<u64> {
     }
     // SAFETY: `statvfs` returned 0, so it has filled `stat`.
     let stat = unsafe { stat.assume_init() };
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    Ok(Space { free: stat.f_bavail.saturating_mul(stat.f_frsize), total: stat.f_blocks.saturating_mul(stat.f_frsize) })
 }

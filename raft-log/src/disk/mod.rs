@@ -1,4 +1,4 @@
-//! The seam to the disk: fixed-length files, whole-file maps for reading, explicit syncs.
+//! The seam to the disk: fixed-length files, space reserved ahead, positional reads, explicit syncs.
 
 mod mmap;
 mod os_disk;
@@ -24,6 +24,11 @@ pub trait Disk: Send + Sync + 'static {
     /// A new file of `len` zero bytes, data synced. Replaces a file of that name. The name itself is durable only after
     /// [`Disk::sync_dir`].
     fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>>;
+    /// As [`Disk::create`], but need not write the zeroes out: the space is reserved, so that no later write to the file
+    /// meets a full disk. [`DiskFile::zero_ahead`] makes a stretch of it ready for quick writes.
+    fn reserve(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        self.create(path, len)
+    }
     /// An existing file, for reading and writing; [`io::ErrorKind::NotFound`] if it is not there.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// The names of the files (not directories) in `dir`, sorted.
@@ -38,6 +43,10 @@ pub trait Disk: Send + Sync + 'static {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>>;
     /// Bytes that may still be written to the file system of `dir`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
+    /// Size of the file system of `dir`, bytes; 0 if it has no such thing.
+    fn total_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(0)
+    }
 }
 
 /// One file of a length fixed at its creation.
@@ -57,8 +66,25 @@ pub trait DiskFile: Send + Sync {
     }
     /// Writes all of `bytes`; an error if they would pass the end.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Exactly `len` bytes from `offset`, without a copy where the implementation can;
-    /// [`io::ErrorKind::UnexpectedEof`] past the end.
+    /// As [`DiskFile::write_at`], by whatever is quickest for a writer that waits for no sync.
+    fn write_lazily(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_at(offset, bytes)
+    }
+    /// Writes zeroes over a stretch that holds nothing of worth and makes them durable, so that later writes there change
+    /// content only. A failure of earlier writes still shows at the next [`DiskFile::sync_data`].
+    fn zero_ahead(&self, offset: u64, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        self.write_at(offset, &vec![0; len])?;
+        self.sync_data()
+    }
+    /// The first offset at or behind `offset` where the file may hold anything but zeroes never written; its length if there
+    /// is none.
+    fn data_from(&self, offset: u64) -> u64 {
+        offset.min(self.len())
+    }
+    /// Tells that this stretch will hardly be read again soon; what it holds must stay.
+    fn forget_cached(&self, _offset: u64, _len: u64) {}
+    /// Exactly `len` bytes from `offset`; [`io::ErrorKind::UnexpectedEof`] past the end, or where the file was shortened.
     fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes>;
     /// Makes everything written so far durable.
     fn sync_data(&self) -> io::Result<()>;
@@ -79,7 +105,7 @@ pub fn write_file_atomically(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u
     disk.sync_dir(dir)
 }
 
-/// The whole content of `path`, without a copy where the disk can.
+/// The whole content of `path`.
 pub fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Bytes> {
     let file = disk.open(path)?;
     let len = usize::try_from(file.len()).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;

@@ -1,14 +1,15 @@
-//! The disk of real processes: zero-filled files, `pwrite` and `fdatasync`, maps for reading.
+//! The disk of real processes: reserved and zero-filled files, `pwrite`, `pread` and `fdatasync`, a map for lazy writes.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::mmap::{self, FileMap};
+use super::mmap::{self, WriteMap};
 use super::{DirLock, Disk, DiskFile};
 
 /// Zeroes go out in pieces of this many bytes.
@@ -30,15 +31,55 @@ impl OsDisk {
 struct OsFile {
     file: File,
     len: u64,
-    map: FileMap,
+    /// Made at the first lazy write; `None` if that cannot be had.
+    map: OnceLock<Option<WriteMap>>,
 }
 
 impl OsFile {
     fn of(file: File) -> io::Result<OsFile> {
         let len = file.metadata()?.len();
-        let map = FileMap::of(&file)?;
-        Ok(OsFile { file, len, map })
+        Ok(OsFile { file, len, map: OnceLock::new() })
     }
+
+    fn check_range(&self, offset: u64, len: usize) -> io::Result<()> {
+        if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{len} bytes at {offset} pass the end of a file of {} bytes", self.len),
+            ));
+        }
+        Ok(())
+    }
+
+    fn lazy_map(&self) -> Option<&WriteMap> {
+        let map = self.map.get_or_init(|| {
+            WriteMap::of(&self.file)
+                .inspect_err(|error| tracing::warn!(%error, "file cannot be mapped, writing it by call"))
+                .ok()
+        });
+        map.as_ref()
+    }
+}
+
+/// Opens a new file of that name. What had it before is unlinked, not cut: somebody may be reading it.
+fn create_new(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().read(true).write(true).create_new(true).open(path)
+}
+
+fn write_zeroes(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let zeroes = vec![0_u8; ZERO_FILL_BYTES.min(usize::try_from(len).unwrap_or(usize::MAX))];
+    let end = offset + len;
+    let mut at = offset;
+    while at < end {
+        let piece = usize::try_from((end - at).min(ZERO_FILL_BYTES as u64)).expect("a piece is at most 1 MiB");
+        file.write_all_at(&zeroes[..piece], at)?;
+        at += piece as u64;
+    }
+    Ok(())
 }
 
 struct OsLock {
@@ -64,22 +105,31 @@ impl Disk for OsDisk {
     }
 
     fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        // Unlink rather than truncate: a reader may have the old file mapped, and a shrunk map faults.
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        let zeroes = vec![0_u8; ZERO_FILL_BYTES];
+        let file = create_new(path)?;
         let mut filled: u64 = 0;
-        let mut synced: u64 = 0;
         while filled < len {
-            let piece = usize::try_from((len - filled).min(ZERO_FILL_BYTES as u64)).expect("a piece is at most 1 MiB");
-            file.write_all_at(&zeroes[..piece], filled)?;
-            filled += piece as u64;
-            if filled - synced >= ZERO_SYNC_BYTES {
+            let piece = (len - filled).min(ZERO_SYNC_BYTES);
+            write_zeroes(&file, filled, piece)?;
+            filled += piece;
+            if filled < len {
                 file.sync_data()?;
-                synced = filled;
+            }
+        }
+        file.sync_all()?;
+        Ok(Arc::new(OsFile::of(file)?))
+    }
+
+    fn reserve(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let file = create_new(path)?;
+        match mmap::allocate(&file, len) {
+            Ok(()) => {}
+            // A file system that cannot reserve gets its zeroes now.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return self.create(path, len),
+            Err(error) => {
+                // What was reserved of it must not keep the disk full.
+                drop(file);
+                std::fs::remove_file(path)?;
+                return Err(error);
             }
         }
         file.sync_all()?;
@@ -126,7 +176,11 @@ impl Disk for OsDisk {
     }
 
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        mmap::free_bytes(dir)
+        Ok(mmap::space(dir)?.free)
+    }
+
+    fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
+        Ok(mmap::space(dir)?.total)
     }
 }
 
@@ -136,17 +190,49 @@ impl DiskFile for OsFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.len) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{} bytes at {offset} pass the end of a file of {} bytes", bytes.len(), self.len),
-            ));
-        }
+        self.check_range(offset, bytes.len())?;
         self.file.write_all_at(bytes, offset)
     }
 
+    fn write_lazily(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        match self.lazy_map() {
+            Some(map) => map.copy_to(offset, bytes),
+            None => self.write_at(offset, bytes),
+        }
+    }
+
+    fn zero_ahead(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_range(offset, usize::try_from(len).unwrap_or(usize::MAX))?;
+        // The kernel tells a failed write-back once for each open file. Through one of its own, this sync cannot take the
+        // news away from the log's.
+        let own = OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+        write_zeroes(&own, offset, len)?;
+        own.sync_data()
+    }
+
+    fn data_from(&self, offset: u64) -> u64 {
+        if offset >= self.len {
+            return self.len;
+        }
+        // A file system that cannot tell has data everywhere.
+        mmap::data_from(&self.file, offset).map_or(offset, |found| found.unwrap_or(self.len))
+    }
+
+    fn forget_cached(&self, offset: u64, len: u64) {
+        // Advice: without effect on what a reader gets.
+        let _ = mmap::drop_cached(&self.file, offset, len);
+    }
+
     fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
-        self.map.slice(offset, len)
+        if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("{len} bytes at {offset} pass the end of a file of {} bytes", self.len),
+            ));
+        }
+        let mut bytes = vec![0; len];
+        self.file.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes.into())
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -179,6 +265,36 @@ mod tests {
         assert_eq!(file.read_at(u64::MAX, 1).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert!(file.write_at(90, &[1; 11]).is_err());
         assert_eq!(file.read_at(100, 0).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_reserved_file_is_zero_has_its_blocks_and_takes_lazy_writes() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let file = OsDisk.reserve(&path, 3 << 20).unwrap();
+        assert!(std::fs::metadata(&path).unwrap().blocks() * 512 >= 3 << 20, "space is taken, not only promised");
+        assert!(file.read_at(1 << 20, 4096).unwrap().iter().all(|byte| *byte == 0));
+        assert!(file.data_from(8192) >= 8192);
+        file.write_at(100, b"written").unwrap();
+        file.write_lazily(107, b" and mapped").unwrap();
+        assert_eq!(&file.read_at(100, 18).unwrap()[..], b"written and mapped");
+        file.sync_data().unwrap();
+        assert_eq!(&OsDisk.open(&path).unwrap().read_at(100, 18).unwrap()[..], b"written and mapped");
+        assert!(file.write_lazily((3 << 20) - 1, b"ab").is_err() && file.write_lazily(u64::MAX, b"a").is_err());
+        file.zero_ahead(104, 1 << 20).unwrap();
+        assert_eq!(&file.read_at(100, 8).unwrap()[..], b"writ\0\0\0\0");
+    }
+
+    #[test]
+    fn a_file_that_is_shortened_while_open_is_an_error_and_no_fault() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let file = OsDisk.create(&path, 1 << 20).unwrap();
+        let before = file.read_at(512 << 10, 4096).unwrap();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        assert_eq!(file.read_at(512 << 10, 4096).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(before.iter().all(|byte| *byte == 0), "what was read before is the reader's own");
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl RaftLogReader<TypeConfig> for LogView {
         &mut self,
         range: RB,
     ) -> Result<Vec<Entry>, io::Error> {
-        entries(self.read_all(index_range(range))?)
+        entries(self.read_soon(index_range(range), usize::MAX).await.map_err(read_error_to_io)?)
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
@@ -66,18 +66,20 @@ impl RaftLogReader<TypeConfig> for LogView {
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
-        entries(self.read(LogIndex(start)..LogIndex(end), REQUEST_BYTES_MAX).map_err(read_error_to_io)?)
+        let records = self.read_soon(LogIndex(start)..LogIndex(end), REQUEST_BYTES_MAX).await;
+        entries(records.map_err(read_error_to_io)?)
     }
 
     async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = Result<Entry, io::Error>> + OptionalSend
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        futures::stream::iter(EntriesAhead {
-            view: self.clone(),
-            left: index_range(range),
-            ready: Vec::new().into_iter(),
-        })
+        let ahead = EntriesAhead { view: self.clone(), left: index_range(range), ready: Vec::new().into_iter() };
+        // Boxed: a stream must not move, and openraft moves this one.
+        Box::pin(futures::stream::unfold(ahead, |mut ahead| async move {
+            let entry = ahead.next().await?;
+            Some((entry, ahead))
+        }))
     }
 
     async fn get_key_log_ids(&mut self, range: RangeInclusive<LogId>) -> Result<Vec<LogId>, io::Error> {
@@ -94,9 +96,9 @@ struct EntriesAhead {
 }
 
 impl EntriesAhead {
-    fn read_ahead(&mut self) -> io::Result<()> {
+    async fn read_ahead(&mut self) -> io::Result<()> {
         let end = self.left.end.min(LogIndex(self.left.start.0.saturating_add(APPLY_ENTRIES_MAX)));
-        let records = self.view.read(self.left.start..end, APPLY_BYTES_MAX).map_err(read_error_to_io)?;
+        let records = self.view.read_soon(self.left.start..end, APPLY_BYTES_MAX).await.map_err(read_error_to_io)?;
         self.left.start = match records.last() {
             Some(last) => last.id.index.next(),
             // Nothing (more) of the range is there.
@@ -105,15 +107,11 @@ impl EntriesAhead {
         self.ready = records.into_iter();
         Ok(())
     }
-}
 
-impl Iterator for EntriesAhead {
-    type Item = io::Result<Entry>;
-
-    fn next(&mut self) -> Option<io::Result<Entry>> {
+    async fn next(&mut self) -> Option<io::Result<Entry>> {
         if self.ready.len() == 0
             && self.left.start < self.left.end
-            && let Err(error) = self.read_ahead()
+            && let Err(error) = self.read_ahead().await
         {
             self.left.start = self.left.end;
             return Some(Err(error));

@@ -2,6 +2,7 @@
 
 mod header;
 mod positions;
+mod read_ahead;
 mod record;
 #[allow(clippy::module_inception, reason = "the file is named after its type")]
 mod segment;

@@ -27,6 +27,12 @@ impl Positions {
         Some((u64::from(*marked), u64::from(*position)))
     }
 
+    /// The first mark at or behind that entry.
+    pub(super) fn mark_from(&self, relative: u64) -> Option<(u64, u64)> {
+        let before = self.marks.partition_point(|(marked, _)| u64::from(*marked) < relative);
+        self.marks.get(before).map(|(marked, position)| (u64::from(*marked), u64::from(*position)))
+    }
+
     /// Forgets that entry and all after it.
     pub(super) fn truncate(&mut self, relative: u64) {
         let keep = self.marks.partition_point(|(marked, _)| u64::from(*marked) < relative);
@@ -49,6 +55,7 @@ mod tests {
             let (marked, position) = positions.mark_before(relative).unwrap();
             assert!(marked <= relative && position == 4096 + marked * 48);
             assert!((relative - marked) * 48 < 4096 + 48);
+            assert!(positions.mark_from(relative).is_none_or(|(marked, _)| marked >= relative));
         }
         positions.truncate(10);
         assert_eq!(positions.mark_before(500), Some((0, 4096)));

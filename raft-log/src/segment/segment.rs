@@ -1,18 +1,20 @@
 //! A segment in memory: its file, the range of the log it still stands for, and how to read from it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::positions::Positions;
+use super::read_ahead::ReadAhead;
 use super::record::{RECORD_HEADER_BYTES, Record, RecordHeader, record_bytes};
 use crate::ids::EntryId;
+use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::{Corruption, DiskFile, LogIndex};
 
 /// A segment and the entries `header.first..end` that it stands for.
 pub(crate) struct Segment {
-    pub(crate) path: PathBuf,
+    pub(crate) path: Arc<Path>,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
     /// The index after its last entry; `header.first` if it has none.
@@ -24,8 +26,9 @@ pub(crate) struct Segment {
 
 /// A stretch of one segment, readable without any lock: files are never overwritten where a record stands.
 pub(crate) struct SegmentPart {
-    path: PathBuf,
-    file: Arc<dyn DiskFile>,
+    path: Arc<Path>,
+    file_bytes: u64,
+    reader: ReadAhead,
     sequence: u64,
     /// The record at `position` has the index `at`.
     at: LogIndex,
@@ -45,9 +48,16 @@ pub(crate) enum Check {
 
 impl Segment {
     /// A segment without entries.
-    pub(crate) fn new(path: PathBuf, file: Arc<dyn DiskFile>, header: SegmentHeader) -> Segment {
+    pub(crate) fn new(path: impl Into<Arc<Path>>, file: Arc<dyn DiskFile>, header: SegmentHeader) -> Segment {
         let end = header.first;
-        Segment { path, file, header, end, position: SEGMENT_HEADER_BYTES, positions: Positions::default() }
+        Segment {
+            path: path.into(),
+            file,
+            header,
+            end,
+            position: SEGMENT_HEADER_BYTES,
+            positions: Positions::default(),
+        }
     }
 
     /// Notes the record that was written at `position`.
@@ -65,14 +75,16 @@ impl Segment {
         self.end = end;
     }
 
-    /// The stretch `from..end` of this segment, both within it.
-    pub(crate) fn part(&self, from: LogIndex, end: LogIndex) -> SegmentPart {
+    /// The stretch `from..end` of this segment, both within it. A cold one is far behind the log's tail.
+    pub(crate) fn part(&self, from: LogIndex, end: LogIndex, is_cold: bool) -> SegmentPart {
         assert!(from >= self.header.first && end <= self.end && from < end, "the stretch lies within the segment");
         let first = self.header.first.0;
         let (marked, position) = self.positions.mark_before(from.0 - first).expect("the first record has a mark");
+        let read_to = self.positions.mark_from(end.0 - first).map_or(self.position, |(_, position)| position);
         SegmentPart {
             path: self.path.clone(),
-            file: self.file.clone(),
+            file_bytes: self.file.len(),
+            reader: ReadAhead::new(self.file.clone(), read_to, is_cold),
             sequence: self.header.sequence,
             at: LogIndex(first + marked),
             position,
@@ -95,7 +107,7 @@ impl SegmentPart {
             return None;
         }
         let record = self.header_here().and_then(|(header, header_bytes)| {
-            let payload = self.file.read_at(self.position + RECORD_HEADER_BYTES as u64, header.payload_bytes)?;
+            let payload = self.reader.get(self.position + RECORD_HEADER_BYTES as u64, header.payload_bytes)?;
             if !header.matches(&header_bytes, &payload) {
                 return Err(self.corrupt("record does not match its checksum"));
             }
@@ -108,9 +120,14 @@ impl SegmentPart {
         Some(record)
     }
 
-    fn header_here(&self) -> Result<(RecordHeader, bytes::Bytes), PartError> {
-        let bytes = self.file.read_at(self.position, RECORD_HEADER_BYTES)?;
+    fn header_here(&mut self) -> Result<(RecordHeader, bytes::Bytes), PartError> {
+        let bytes = self.reader.get(self.position, RECORD_HEADER_BYTES)?;
         let header = RecordHeader::decode(&bytes, self.sequence).map_err(|what| self.corrupt(what))?;
+        // Lengths are believed only as far as the file goes.
+        let room = self.file_bytes.saturating_sub(self.position);
+        if header.payload_bytes > PAYLOAD_BYTES_MAX || record_bytes(header.payload_bytes) > room {
+            return Err(self.corrupt(&format!("payload of {} bytes is too long", header.payload_bytes)));
+        }
         if header.id.index != self.at {
             return Err(self.corrupt(&format!("entry {} stands where {} should", header.id, self.at)));
         }
@@ -123,7 +140,7 @@ impl SegmentPart {
     }
 
     fn corrupt(&self, what: &str) -> PartError {
-        PartError::Corrupt(Corruption { path: self.path.clone(), offset: self.position, what: what.to_owned() })
+        PartError::Corrupt(Corruption { path: self.path.to_path_buf(), offset: self.position, what: what.to_owned() })
     }
 }
 
@@ -145,6 +162,7 @@ pub(crate) fn scan_segment(
     mut found: impl FnMut(EntryId),
 ) -> io::Result<Option<String>> {
     let mut last = segment.header.previous;
+    let mut reader = ReadAhead::new(segment.file.clone(), segment.file.len(), false);
     loop {
         if end.is_some_and(|end| segment.end >= end) {
             return Ok(None);
@@ -153,7 +171,7 @@ pub(crate) fn scan_segment(
         if room < RECORD_HEADER_BYTES as u64 {
             return Ok(None);
         }
-        let header_bytes = segment.file.read_at(segment.position, RECORD_HEADER_BYTES)?;
+        let header_bytes = reader.get(segment.position, RECORD_HEADER_BYTES)?;
         let header = match RecordHeader::decode(&header_bytes, segment.header.sequence) {
             Ok(header) => header,
             Err(what) => return Ok(Some(what.to_owned())),
@@ -166,11 +184,14 @@ pub(crate) fn scan_segment(
         {
             return Ok(Some(format!("entry {} follows {last}: terms never fall", header.id)));
         }
+        if header.payload_bytes > PAYLOAD_BYTES_MAX {
+            return Ok(Some(format!("payload of {} bytes is too long", header.payload_bytes)));
+        }
         if record_bytes(header.payload_bytes) > room {
             return Ok(Some(format!("record of {} bytes passes the end of the file", header.payload_bytes)));
         }
         if check == Check::Checksums {
-            let payload = segment.file.read_at(segment.position + RECORD_HEADER_BYTES as u64, header.payload_bytes)?;
+            let payload = reader.get(segment.position + RECORD_HEADER_BYTES as u64, header.payload_bytes)?;
             if !header.matches(&header_bytes, &payload) {
                 return Ok(Some("record does not match its checksum".to_owned()));
             }
