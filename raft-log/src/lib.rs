@@ -20,10 +20,16 @@ mod config;
 #[cfg(test)]
 mod crash_test;
 mod disk;
+#[doc(hidden)]
+pub mod engine;
 mod errors;
 mod failure;
 mod fields;
+#[cfg(test)]
+mod flush_test;
 mod flusher;
+#[cfg(test)]
+mod full_disk_test;
 mod identity;
 mod ids;
 pub mod limits;
@@ -40,6 +46,7 @@ mod state_machine;
 mod status;
 mod status_watch;
 mod stopper;
+mod summary_files;
 mod sync_times;
 mod tail_cache;
 mod term_runs;

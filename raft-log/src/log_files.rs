@@ -13,7 +13,8 @@ use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::log_view::{LogView, Shared};
 use crate::room::{DiskSpace, Need, RECHECK};
 use crate::runway::Runway;
-use crate::segment::{Record, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, encode_record, record_bytes};
+use crate::segment::{Record, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Summary, encode_record, record_bytes};
+use crate::summary_files::{remove_summary, write_summary};
 use crate::vote_and_marks::{SavedVote, TailFloor};
 use crate::{FlushMode, LogIndex};
 
@@ -224,7 +225,11 @@ impl LogFiles {
         tracing::debug!(file = %path.display(), %first, "segment started");
         self.shared.room.spare_used();
         let file = runway.file().clone();
-        let gone = self.shared.state_mut().start_segment(Segment::new(path.clone(), file.clone(), header));
+        let (gone, sealed) = {
+            let mut state = self.shared.state_mut();
+            let gone = state.start_segment(Segment::new(path.clone(), file.clone(), header));
+            (gone, state.seal_before_tail())
+        };
         let floor = TailFloor { sequence, position: SEGMENT_HEADER_BYTES };
         self.tail = FlushTarget { path, file, floor, last: previous };
         self.runway = runway;
@@ -232,6 +237,7 @@ impl LogFiles {
         self.next_sequence += 1;
         self.note_tail_left();
         self.remove_files(gone);
+        self.summarize(sealed);
         self.extend_runway();
         self.prepare();
         Ok(())
@@ -403,6 +409,22 @@ impl LogFiles {
         })
     }
 
+    /// Writes the summary of a segment that was just sealed.
+    fn summarize(&self, sealed: Option<Summary>) {
+        let Some(summary) = sealed else { return };
+        let working = self.shared.background.begin();
+        let (disk, dir, runtime) = (self.disk.clone(), self.dir.clone(), self.shared.runtime.clone());
+        let writing = self.shared.runtime.spawn("segment-summary", async move {
+            runtime
+                .blocking(move || {
+                    let _working = working;
+                    write_summary(&*disk, &dir, &summary);
+                })
+                .await;
+        });
+        writing.detach();
+    }
+
     fn remove_files(&self, gone: Vec<Segment>) {
         if gone.is_empty() {
             return;
@@ -415,6 +437,7 @@ impl LogFiles {
                 let _working = working;
                 for segment in gone {
                     disk.remove(&segment.path)?;
+                    remove_summary(&*disk, &segment.path)?;
                     work.room.file_removed(segment.file.len());
                 }
                 disk.sync_dir(&dir)

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::LogIndex;
 use crate::ids::{EntryId, next_index};
-use crate::segment::{Record, Segment, SegmentPart};
+use crate::segment::{Record, Segment, SegmentPart, Summary};
 use crate::tail_cache::TailCache;
 use crate::term_runs::TermRuns;
 
@@ -132,6 +132,19 @@ impl LogState {
         self.last = segment.header.previous;
         self.segments.push(segment);
         gone
+    }
+
+    /// The summary of the segment before the tail, if there is one and it is all in the log.
+    pub(crate) fn seal_before_tail(&mut self) -> Option<Summary> {
+        let number = self.segments.len().checked_sub(2)?;
+        let start = self.start();
+        let sealed = &mut self.segments[number];
+        if sealed.header.first < start {
+            // The terms of its purged entries are forgotten.
+            return None;
+        }
+        let runs = self.terms.runs_of(sealed.header.first, sealed.end);
+        sealed.seal(runs)
     }
 
     /// Forgets `purged` and everything before it; returns the segments that hold nothing any more.

@@ -25,6 +25,7 @@ use crate::room::{Room, RoomLimits};
 use crate::segment::{
     Check, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, identity_hash, parse_segment_name, scan_segment,
 };
+use crate::summary_files::{read_summary, remove_orphans, remove_summary, write_summary};
 use crate::tail_cache::TailCache;
 use crate::term_runs::TermRuns;
 use crate::vote_and_marks::{TailFloor, VoteAndMarks};
@@ -51,6 +52,7 @@ pub(crate) fn open_log(
     identity::claim(&*disk, config)?;
     let names = disk.list(dir).map_err(io_at(dir))?;
     let named: Vec<_> = names.iter().filter_map(|name| Some((parse_segment_name(name)?, name))).collect();
+    remove_orphans(&*disk, dir, &names).map_err(io_at(dir))?;
     let marks = VoteAndMarks::open(&*disk, dir, !named.is_empty())?;
     tracing::info!(
         dir = %dir.display(), vote = ?marks.vote(), purged = ?marks.purged(), committed = ?marks.committed(),
@@ -222,11 +224,25 @@ impl Recovery<'_> {
 
     /// Sealed segments were durable when the next one was made: whatever is wrong there is damage.
     fn scan_sealed(&mut self, segment: &mut Segment, end: LogIndex) -> Result<(), OpenError> {
+        if let Some(summary) = read_summary(self.disk, self.dir, &segment.header)
+            && summary.end >= end
+        {
+            self.terms.truncate(segment.header.first);
+            for (index, term) in summary.runs.iter().copied().take_while(|(first, _)| *first < end) {
+                self.terms.push(EntryId { term, index });
+                self.last = end.previous().map(|index| EntryId { term, index });
+            }
+            segment.restore(summary, end);
+            return Ok(());
+        }
         let wrong = self.scan(segment, Some(end), Check::Headers)?;
         if segment.end != end {
             let what = wrong.unwrap_or_else(|| "file ends".to_owned());
             let what = format!("sealed segment stops at entry {} of {end}: {what}", segment.end);
             return Err(corrupt(&segment.path, segment.position, what));
+        }
+        if let Some(summary) = segment.seal(self.terms.runs_of(segment.header.first, end)) {
+            write_summary(self.disk, self.dir, &summary);
         }
         Ok(())
     }
@@ -273,6 +289,7 @@ impl Recovery<'_> {
     fn remove(&self, segments: impl IntoIterator<Item = Segment>) -> Result<(), OpenError> {
         for segment in segments {
             self.disk.remove(&segment.path).map_err(io_at(&segment.path))?;
+            remove_summary(self.disk, &segment.path).map_err(io_at(&segment.path))?;
             self.room.file_removed(segment.file.len());
         }
         // Also for the names that the last process may not have synced.

@@ -22,7 +22,7 @@ use crate::raft::{
 };
 use crate::recovery::open_log;
 use crate::room::Need;
-use crate::segment::RecordKind;
+use crate::segment::{Record, RecordKind};
 use crate::status_watch::StatusWatch;
 use crate::stopper::Stopper;
 use crate::{
@@ -247,12 +247,20 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         inner.runtime.timeout(timeout, asking).await.unwrap_or(Err(ProposeError::NoQuorum))
     }
 
+    /// As [`ReplicatedLog::read`], for callers that must not block: what is not in memory is read elsewhere.
+    pub async fn read_soon(&self, index: LogIndex) -> Result<Option<LogEntry>, ReadError> {
+        Ok(proposal_of(self.inner.view.read_soon(index..index.next(), 0).await?))
+    }
+
     /// The proposal at `index`, committed or not. `None` if there is none: not appended (yet), truncated, purged, or an
-    /// entry of the log's own.
+    /// entry of the log's own. Blocks on the disk if the entry is not in memory.
     pub fn read(&self, index: LogIndex) -> Result<Option<LogEntry>, ReadError> {
-        let records = self.inner.view.read(index..index.next(), 0)?;
-        let proposal = records.into_iter().find(|record| record.kind == RecordKind::Normal);
-        Ok(proposal.map(|record| LogEntry { index, term: record.id.term, payload: record.payload }))
+        Ok(proposal_of(self.inner.view.read(index..index.next(), 0)?))
+    }
+
+    /// Space is short: proposals of some classes are, or soon will be, answered [`ProposeError::Full`].
+    pub fn is_full(&self) -> bool {
+        self.inner.view.shared.room.is_blocked()
     }
 
     /// The last entry up to which this replica's log is on disk. Falls back when entries are truncated.
@@ -389,6 +397,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     pub async fn shutdown(&self, timeout: Duration) {
         self.inner.stopper.stop(&self.inner.runtime, timeout).await;
     }
+}
+
+fn proposal_of(records: Vec<Record>) -> Option<LogEntry> {
+    let proposal = records.into_iter().find(|record| record.kind == RecordKind::Normal)?;
+    Some(LogEntry { index: proposal.id.index, term: proposal.id.term, payload: proposal.payload })
 }
 
 /// A refusal that is sure: nothing was appended.

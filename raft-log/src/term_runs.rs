@@ -38,6 +38,13 @@ impl TermRuns {
         }
     }
 
+    /// The runs of `first..end`, which the caller knows to be in the log, cut to it.
+    pub(crate) fn runs_of(&self, first: LogIndex, end: LogIndex) -> Vec<(LogIndex, Term)> {
+        let after = self.runs.partition_point(|(run_first, _)| *run_first <= first);
+        let runs = self.runs[after.saturating_sub(1)..].iter().take_while(|(run_first, _)| *run_first < end);
+        runs.map(|(run_first, term)| (first.max(*run_first), *term)).collect()
+    }
+
     /// The last entry of each term within `first..=last`.
     pub(crate) fn last_of_each_term(&self, first: LogIndex, last: LogIndex) -> Vec<EntryId> {
         let mut ids = Vec::new();
@@ -72,6 +79,9 @@ mod tests {
         let ids = |list: &[(u64, u64)]| list.iter().map(|(t, i)| EntryId::new(*t, *i)).collect::<Vec<_>>();
         assert_eq!(runs.last_of_each_term(LogIndex(0), LogIndex(5)), ids(&[(0, 0), (1, 2), (2, 5)]));
         assert_eq!(runs.last_of_each_term(LogIndex(2), LogIndex(4)), ids(&[(1, 2), (2, 4)]));
+        let term = |(first, term): (u64, u64)| (LogIndex(first), Term(term));
+        assert_eq!(runs.runs_of(LogIndex(2), LogIndex(4)), [(2, 1), (3, 2)].map(term));
+        assert_eq!(runs.runs_of(LogIndex(3), LogIndex(4)), [(3, 2)].map(term));
         runs.purge(LogIndex(2));
         assert_eq!(runs.at(LogIndex(2)), Some(Term(1)));
         assert_eq!(runs.at(LogIndex(1)), None);

@@ -185,7 +185,7 @@ impl Take {
                 return Ok(self.touch(replica, term).await);
             }
             let Some(hold) = lane.take(term, queue) else { continue };
-            if let Some(plan) = self.plan(replica, &hold, log_now_ms, &mut room)? {
+            if let Some(plan) = self.plan(replica, &hold, log_now_ms, &mut room).await? {
                 plans.push((Some(hold), queue, plan));
             }
         }
@@ -212,7 +212,7 @@ impl Take {
     }
 
     /// What to take from one queue; `None` if there is nothing.
-    fn plan(
+    async fn plan(
         &self,
         replica: &Replica,
         hold: &Hold,
@@ -251,7 +251,7 @@ impl Take {
             }
             return Ok((!offsets.is_empty()).then_some(Plan { offsets, skip: None }));
         }
-        let found = self.look_ahead(hold, next, in_flight_room, room, replica)?;
+        let found = self.look_ahead(hold, next, in_flight_room, room, replica).await?;
         let passed_over = found.looked_to.0 - next.0;
         if found.wanted.is_empty() && passed_over < SKIP_WRITTEN_MIN && !(found.is_cut && passed_over > 0) {
             if passed_over > 0 {
@@ -269,7 +269,7 @@ impl Take {
     }
 
     /// New messages that the filter wants.
-    fn look_ahead(
+    async fn look_ahead(
         &self,
         hold: &Hold,
         next: QueueOffset,
@@ -290,7 +290,7 @@ impl Take {
                 if room.look_bytes == 0 {
                     return Ok(Found { wanted, looked_to: at, is_cut: true });
                 }
-                if self.wants(&slot, &mut frames, room)? {
+                if self.wants(&slot, &mut frames, room).await? {
                     if wanted.len() >= in_flight_room || !room.take(slot.length) {
                         return Ok(Found { wanted, looked_to: at, is_cut: true });
                     }
@@ -304,11 +304,11 @@ impl Take {
     }
 
     /// Whether the filter wants a message: by the hash of its tag, then by the message itself.
-    fn wants(&self, slot: &Slot, frames: &mut Frames<'_>, room: &mut Room) -> Result<bool, LookError> {
+    async fn wants(&self, slot: &Slot, frames: &mut Frames<'_>, room: &mut Room) -> Result<bool, LookError> {
         if !self.filter.may_want(slot.tag_hash) {
             return Ok(false);
         }
-        let message = frames.frame(slot)?;
+        let message = frames.frame(slot).await?;
         let head_bytes = slot.length as usize - message.body().len();
         let read_bytes = std::mem::take(&mut frames.bytes_read) + head_bytes * self.filter.weight();
         room.look_bytes = room.look_bytes.saturating_sub(read_bytes);
@@ -346,7 +346,7 @@ impl Take {
         for (hold, queue, settled) in join_all(submitted).await {
             match settled.map(|settled| settled.outcome) {
                 Ok(Outcome::Delivered { granted, .. }) => {
-                    self.add_messages(replica, queue, &granted, &mut frames, &mut messages)?;
+                    self.add_messages(replica, queue, &granted, &mut frames, &mut messages).await?;
                     if let Some(hold) = hold.filter(|_| !granted.is_empty()) {
                         // Polls that wait have to know when these will be due.
                         hold.release_with_news();
@@ -366,7 +366,7 @@ impl Take {
         })
     }
 
-    fn add_messages(
+    async fn add_messages(
         &self,
         replica: &Replica,
         queue: QueueId,
@@ -383,7 +383,7 @@ impl Take {
             store_host: &replica.client_address,
         };
         for grant in granted.iter().filter(|grant| !grant.dead_lettered) {
-            messages.push(delivery.message(grant, &frames.frame(&grant.slot)?));
+            messages.push(delivery.message(grant, &frames.frame(&grant.slot).await?));
         }
         Ok(())
     }
@@ -402,12 +402,12 @@ impl<'a> Frames<'a> {
         Frames { replica, last: None, bytes_read: 0 }
     }
 
-    fn frame(&mut self, slot: &Slot) -> Result<FrameView, LookError> {
+    async fn frame(&mut self, slot: &Slot) -> Result<FrameView, LookError> {
         let index = slot.message.index;
         let payload = match &self.last {
             Some((last, payload)) if *last == index => payload.clone(),
             _ => {
-                let entry = self.replica.log.read(LogIndex(index));
+                let entry = self.replica.log.read_soon(LogIndex(index)).await;
                 let entry = entry.map_err(|error| LookError::Frame(error.to_string()))?;
                 let Some(entry) = entry else {
                     return Err(LookError::Frame(format!("log has no entry {index}, which a queue refers to")));

@@ -78,7 +78,7 @@ async fn ask(replica: &Replica, half: &HalfMessage) {
         tracing::warn!(%topic, %message, checks = half.checks, "half message parked: no producer ended its transaction");
         return;
     }
-    let command = match question(replica, half) {
+    let command = match question(replica, half).await {
         Ok(command) => command,
         Err(reason) => {
             tracing::error!(%topic, %message, reason, "half message cannot be read, its producer is not asked");
@@ -145,9 +145,9 @@ fn tell_producer(replica: &Replica, topic: &str, turn: u32, command: &v2::Teleme
     streams.iter().any(|stream| stream.try_send(command.clone()).is_ok())
 }
 
-fn question(replica: &Replica, half: &HalfMessage) -> Result<v2::TelemetryCommand, String> {
+async fn question(replica: &Replica, half: &HalfMessage) -> Result<v2::TelemetryCommand, String> {
     let index = half.slot.message.index;
-    let entry = replica.log.read(LogIndex(index)).map_err(|error| error.to_string())?;
+    let entry = replica.log.read_soon(LogIndex(index)).await.map_err(|error| error.to_string())?;
     let payload = entry.ok_or_else(|| format!("log entry {index} is gone"))?.payload;
     let frame = frame_in(&payload, &half.slot).map_err(|error| error.to_string())?;
     let handle = HeldHandle {

@@ -133,7 +133,9 @@ mod tests {
             last: None,
             committed: None,
             applied: None,
+            durable: None,
             members: BTreeSet::new(),
+            disk: flotilla_raft_log::DiskStatus::default(),
         }
     }
 

@@ -10,7 +10,7 @@
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use flotilla_raft_log::{NodeId, ProposeError, ReplicatedLog, Term};
+use flotilla_raft_log::{NodeId, ProposalClass, ProposeError, ReplicatedLog, Term};
 use flotilla_runtime::{BoxFuture, Either, Runtime, select};
 use flotilla_store::{Command, EntryBuilder, Outcome, Rejection, StoreReader, command_bytes};
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -197,6 +197,9 @@ impl Batcher {
             return;
         }
         let term = first.term;
+        let class = class_of(&first.command);
+        // While space is short, what is refused must not take along what may still be written.
+        let is_apart = self.log.is_full();
         let mut entry = EntryBuilder::new(self.clock.now_ms(term, &self.store), term.0);
         let mut replies = Vec::new();
         let mut candidate = Some(first);
@@ -207,7 +210,8 @@ impl Batcher {
             }
             // Alone it may be refused as too large; it must not take others with it.
             let is_over = entry.byte_len() + command_bytes(&queued.command) > self.log.payload_bytes_max();
-            if queued.term != term || !entry.fits(&queued.command) || (is_over && !replies.is_empty()) {
+            let is_other = is_apart && class_of(&queued.command) != class;
+            if is_other || queued.term != term || !entry.fits(&queued.command) || (is_over && !replies.is_empty()) {
                 self.next = Some(queued);
                 break;
             }
@@ -220,13 +224,30 @@ impl Batcher {
         if replies.is_empty() {
             return;
         }
-        self.in_flight.push(Box::pin(settle(self.log.clone(), entry.finish(), term, replies)));
+        self.in_flight.push(Box::pin(settle(self.log.clone(), class, entry.finish(), term, replies)));
+    }
+}
+
+/// Who may still write when space runs short: what brings new data is refused first.
+fn class_of(command: &Command) -> ProposalClass {
+    match command {
+        Command::Produce { .. }
+        | Command::Prepare { .. }
+        | Command::CreateTopic { .. }
+        | Command::CreateGroup { .. } => ProposalClass::Data,
+        _ => ProposalClass::Settlement,
     }
 }
 
 /// Proposes one entry and gives each command its outcome.
-async fn settle(log: Log, payload: Bytes, term: Term, replies: Vec<oneshot::Sender<Result<Settled, SubmitError>>>) {
-    match log.propose(payload, Some(term)).await {
+async fn settle(
+    log: Log,
+    class: ProposalClass,
+    payload: Bytes,
+    term: Term,
+    replies: Vec<oneshot::Sender<Result<Settled, SubmitError>>>,
+) {
+    match log.propose_as(class, payload, Some(term)).await {
         Ok(applied) => {
             let is_refused = matches!(
                 applied.output.first(),

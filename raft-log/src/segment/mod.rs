@@ -6,7 +6,9 @@ mod read_ahead;
 mod record;
 #[allow(clippy::module_inception, reason = "the file is named after its type")]
 mod segment;
+mod summary;
 
 pub(crate) use header::{SEGMENT_HEADER_BYTES, SegmentHeader, identity_hash, parse_segment_name};
 pub(crate) use record::{Record, RecordKind, encode_record, record_bytes};
 pub(crate) use segment::{Check, PartError, Segment, SegmentPart, scan_segment};
+pub(crate) use summary::Summary;

@@ -3,6 +3,9 @@
 /// A new mark is set once this many bytes have passed since the last one.
 const MARK_BYTES: u32 = 4096;
 
+/// In a sealed segment marks are thinned to this distance: there are many sealed segments.
+const SEALED_MARK_BYTES: u32 = 32 * 1024;
+
 /// Sparse map from an entry's number within its segment to its position in the file.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
@@ -33,6 +36,26 @@ impl Positions {
         self.marks.get(before).map(|(marked, position)| (u64::from(*marked), u64::from(*position)))
     }
 
+    /// Keeps a mark about every 32 KiB.
+    pub(super) fn thin(&mut self) {
+        let mut kept: Option<u32> = None;
+        self.marks.retain(|(_, position)| {
+            let keep = kept.is_none_or(|kept| position - kept >= SEALED_MARK_BYTES);
+            kept = if keep { Some(*position) } else { kept };
+            keep
+        });
+        self.marks.shrink_to_fit();
+    }
+
+    pub(super) fn marks(&self) -> &[(u32, u32)] {
+        &self.marks
+    }
+
+    /// From marks that were checked to grow.
+    pub(super) fn from_marks(marks: Vec<(u32, u32)>) -> Positions {
+        Positions { marks }
+    }
+
     /// Forgets that entry and all after it.
     pub(super) fn truncate(&mut self, relative: u64) {
         let keep = self.marks.partition_point(|(marked, _)| u64::from(*marked) < relative);
@@ -57,6 +80,10 @@ mod tests {
             assert!((relative - marked) * 48 < 4096 + 48);
             assert!(positions.mark_from(relative).is_none_or(|(marked, _)| marked >= relative));
         }
+        let mut thinned = Positions::from_marks(positions.marks().to_vec());
+        thinned.thin();
+        assert_eq!(thinned.mark_before(5), Some((0, 4096)));
+        assert_eq!(thinned.marks().len(), 2, "48,000 bytes need two marks");
         positions.truncate(10);
         assert_eq!(positions.mark_before(500), Some((0, 4096)));
         positions.truncate(0);

@@ -8,9 +8,10 @@ use super::header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::positions::Positions;
 use super::read_ahead::ReadAhead;
 use super::record::{RECORD_HEADER_BYTES, Record, RecordHeader, record_bytes};
+use super::summary::Summary;
 use crate::ids::EntryId;
 use crate::limits::PAYLOAD_BYTES_MAX;
-use crate::{Corruption, DiskFile, LogIndex};
+use crate::{Corruption, DiskFile, LogIndex, Term};
 
 /// A segment and the entries `header.first..end` that it stands for.
 pub(crate) struct Segment {
@@ -73,6 +74,32 @@ impl Segment {
         assert!(end >= self.header.first && end <= self.end, "truncation stays within the segment");
         self.positions.truncate(end.0 - self.header.first.0);
         self.end = end;
+    }
+
+    /// Nothing more will be written to it. `runs` are the terms of its entries. `None` if it has no entries.
+    pub(crate) fn seal(&mut self, runs: Vec<(LogIndex, Term)>) -> Option<Summary> {
+        if self.end == self.header.first {
+            return None;
+        }
+        self.positions.thin();
+        Some(Summary {
+            identity: self.header.identity,
+            sequence: self.header.sequence,
+            first: self.header.first,
+            end: self.end,
+            position: self.position,
+            runs,
+            marks: self.positions.marks().to_vec(),
+        })
+    }
+
+    /// Takes what its summary says, up to `end`, instead of a scan.
+    pub(crate) fn restore(&mut self, summary: Summary, end: LogIndex) {
+        assert!(end > self.header.first && end <= summary.end, "the summary covers what is wanted");
+        self.positions = Positions::from_marks(summary.marks);
+        self.position = summary.position;
+        self.end = summary.end;
+        self.truncate(end);
     }
 
     /// The stretch `from..end` of this segment, both within it. A cold one is far behind the log's tail.

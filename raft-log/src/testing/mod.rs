@@ -3,9 +3,11 @@
 mod crash_disk;
 mod ledger;
 mod memory_net;
+mod small_disk;
 mod step_runtime;
 
 pub(crate) use crash_disk::CrashDisk;
 pub(crate) use ledger::Ledger;
 pub(crate) use memory_net::MemoryNet;
+pub(crate) use small_disk::SmallDisk;
 pub(crate) use step_runtime::StepRuntime;

@@ -1,0 +1,160 @@
+//! A disk that fills up: data is refused early, settlements go on for a while, nothing fails, and all goes on by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_runtime::Runtime;
+
+use crate::failure::Failure;
+use crate::ids::EntryId;
+use crate::log_files::LogFiles;
+use crate::recovery::open_log;
+use crate::segment::{Record, RecordKind};
+use crate::testing::{Ledger, MemoryNet, SmallDisk};
+use crate::vote_and_marks::SavedVote;
+use crate::{FullReason, LogConfig, NodeId, ProposalClass, ProposeError, ReplicatedLog, Term};
+
+const SEGMENT: u64 = 64 * 1024;
+const RESERVE: u64 = 32 * SEGMENT;
+const DISK: u64 = 8 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn config() -> LogConfig {
+    let mut config = LogConfig::new("/log", "cluster", "group", NodeId(1), [NodeId(1)]);
+    config.segment_bytes = SEGMENT;
+    config.disk_free_bytes_min = RESERVE;
+    config
+}
+
+async fn open(disk: &SmallDisk, runtime: &Runtime) -> ReplicatedLog<usize> {
+    let transport = MemoryNet::default().transport(NodeId(1));
+    let log = ReplicatedLog::open(config(), runtime.clone(), Arc::new(disk.clone()), transport, Ledger::default());
+    let log = log.await.unwrap();
+    let led = async {
+        while !log.status().can_write {
+            log.status_changed(&log.status()).await;
+        }
+    };
+    runtime.timeout(PATIENCE, led).await.expect("a group of one elects itself");
+    log
+}
+
+async fn fill(log: &ReplicatedLog<usize>, class: ProposalClass) -> FullReason {
+    for _ in 0..10_000 {
+        match log.propose_as(class, Bytes::from(vec![7; 500]), None).await {
+            Ok(_) => {}
+            Err(ProposeError::Full(reason)) => return reason,
+            Err(error) => panic!("a full disk is told as such, not as: {error}"),
+        }
+    }
+    panic!("the disk has room for ever");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_is_refused_first_settlements_later_and_all_goes_on_when_space_returns() {
+    let (disk, runtime) = (SmallDisk::new(1, DISK), Runtime::tokio());
+    let log = open(&disk, &runtime).await;
+    tracing::info!("others take the disk down to the reserve and half a segment");
+    let free = |disk: &SmallDisk| crate::Disk::free_bytes(disk, std::path::Path::new("/log")).unwrap();
+    disk.set_foreign_bytes(free(&disk) - RESERVE - SEGMENT / 2);
+    let reason = fill(&log, ProposalClass::Data).await;
+    assert!(matches!(reason, FullReason::DiskFree { free_bytes_min: RESERVE, .. }), "{reason}");
+    assert!(log.status().disk.is_full);
+    // Checkpoints may use the reserve: what is left is counted without them.
+    assert!(free(&disk) + disk.bytes_besides_segments() >= RESERVE, "data never touches the reserve");
+
+    tracing::info!("settlements may use half of the reserve");
+    let before = log.status().last.unwrap();
+    fill(&log, ProposalClass::Settlement).await;
+    let settled = log.status().last.unwrap().0 - before.0;
+    assert!(settled > 2 * SEGMENT / 600, "only {settled} settlements went through");
+    assert!(
+        free(&disk) + disk.bytes_besides_segments() >= RESERVE / 2,
+        "the other half is for retention, checkpoints and what a leader sends"
+    );
+    log.propose_as(ProposalClass::Retention, Bytes::from(vec![7; 500]), None).await.expect("retention still may");
+    assert!(matches!(log.propose(Bytes::from_static(b"data"), None).await, Err(ProposeError::Full(_))));
+
+    tracing::info!("space returns");
+    disk.set_foreign_bytes(0);
+    let retried = async {
+        while log.propose(Bytes::from(vec![7; 500]), None).await.is_err() {
+            runtime.sleep(Duration::from_millis(20)).await;
+        }
+    };
+    runtime.timeout(Duration::from_secs(5), retried).await.expect("no restart is needed");
+    assert!(!log.status().disk.is_full);
+    let applied = log.status().applied;
+    log.shutdown(PATIENCE).await;
+    let log = open(&disk, &runtime).await;
+    assert!(log.status().applied >= applied, "nothing is lost by it");
+}
+
+fn record(index: u64) -> Record {
+    Record { id: EntryId::new(1, index), kind: RecordKind::Normal, payload: Bytes::from(vec![7; 4000]) }
+}
+
+fn open_files(disk: &SmallDisk, runtime: &Runtime) -> LogFiles {
+    open_log(&config(), Arc::new(disk.clone()), runtime, Failure::default()).unwrap()
+}
+
+/// Appends until the disk leaves no room; gives back the first index that waits.
+async fn append_until_it_waits(files: &mut LogFiles, runtime: &Runtime) -> u64 {
+    for index in 0.. {
+        let append = files.append(vec![record(index)], Box::new(|_| {}));
+        if runtime.timeout(Duration::from_millis(500), append).await.is_err() {
+            return index;
+        }
+        if index > 1000 {
+            panic!("the disk has room for ever");
+        }
+    }
+    unreachable!("the loop has no end of its own")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_leader_sends_waits_for_room_instead_of_failing_the_node() {
+    let (disk, runtime) = (SmallDisk::new(2, DISK), Runtime::tokio());
+    let mut files = open_files(&disk, &runtime);
+    let view = files.view();
+    let writing = runtime.spawn("writer", {
+        let view = view.clone();
+        async move {
+            for index in 0..40 {
+                files.append(vec![record(index)], Box::new(|flushed| flushed.unwrap())).await.unwrap();
+            }
+            view.flush().await.unwrap();
+            files
+        }
+    });
+    tracing::info!("others fill the disk for three seconds");
+    disk.set_foreign_bytes(DISK);
+    runtime.sleep(Duration::from_secs(3)).await;
+    let waits_at = view.ends().1.unwrap().index.0;
+    assert!(waits_at < 39, "there is no room for 40 records");
+    assert!(!view.failure().is_set(), "a full disk fails nobody");
+    disk.set_foreign_bytes(0);
+    let mut files = runtime.timeout(Duration::from_secs(5), writing).await.expect("it goes on by itself").unwrap();
+    assert_eq!(view.ends().1.unwrap().index.0, 39);
+    let vote = SavedVote { term: Term(2), node: NodeId(1), committed: false };
+    disk.set_foreign_bytes(DISK);
+    files.save_vote(vote).await.expect("a vote needs no space");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_waits_for_room_can_be_closed() {
+    let (disk, runtime) = (SmallDisk::new(3, DISK), Runtime::tokio());
+    let mut files = open_files(&disk, &runtime);
+    let view = files.view();
+    disk.set_foreign_bytes(DISK);
+    let index = append_until_it_waits(&mut files, &runtime).await;
+    view.begin_close();
+    let append = files.append(vec![record(index)], Box::new(|_| {}));
+    let ended = runtime.timeout(PATIENCE, append).await.expect("closing is not held up");
+    assert!(ended.is_err() && !view.failure().is_set());
+    drop(files);
+    view.close().await;
+    disk.set_foreign_bytes(0);
+    assert_eq!(open_files(&disk, &runtime).view().ends().1.unwrap().index.0, index - 1);
+}
