@@ -43,6 +43,7 @@ mod room;
 mod runway;
 mod segment;
 mod state_machine;
+mod stats;
 mod status;
 mod status_watch;
 mod stopper;
@@ -61,7 +62,8 @@ pub use errors::{Corruption, FullReason, OpenError, ProposeError, ReadError, Ser
 pub use ids::{LogIndex, NodeId, Term};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;
+pub use stats::{LogStats, PeerStats};
 pub use state_machine::{RestoreError, StateMachine};
 pub use status::{LogStatus, Role};
-pub use sync_times::{DiskStatus, SyncHistogram};
+pub use sync_times::{DiskStatus, SlowSyncs, SyncHistogram};
 pub use transport::{AppendChannel, PeerCallKind, Probe, Transport, TransportError};

@@ -24,10 +24,11 @@ use crate::recovery::open_log;
 use crate::room::Need;
 use crate::segment::{Record, RecordKind};
 use crate::status_watch::StatusWatch;
+use crate::stats::stats;
 use crate::stopper::Stopper;
 use crate::{
-    LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass, ProposeError, ReadError,
-    Role, ServeError, StateMachine, SyncHistogram, Term, TransferError, Transport,
+    LogConfig, LogIndex, LogStats, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass, ProposeError, ReadError,
+    Role, ServeError, SlowSyncs, StateMachine, SyncHistogram, Term, TransferError, Transport,
 };
 
 /// While leadership is handed over, the target is looked at this often: whether it is still there.
@@ -273,6 +274,24 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         self.inner.view.wait_durable(index).await.map_err(|_| ProposeError::Stopped)
     }
 
+    /// Numbers for whoever watches this replica. Asks the file system for its space.
+    pub fn stats(&self) -> LogStats {
+        let inner = &*self.inner;
+        stats(&inner.view, &inner.status, &*inner.disk, &inner.dir)
+    }
+
+    /// What of this replica's syncs was slow since it was opened.
+    pub fn slow_syncs(&self) -> SlowSyncs {
+        self.inner.view.shared.flusher.slow_syncs()
+    }
+
+    /// Whether this replica may campaign by itself. One that may not still votes, follows, and takes over when leadership is
+    /// handed to it.
+    pub fn let_campaign(&self, may: bool) {
+        self.inner.raft.runtime_config().elect(may);
+        self.inner.gone.let_campaign(may);
+    }
+
     /// How long this replica's syncs took since it was opened.
     pub fn sync_histogram(&self) -> SyncHistogram {
         self.inner.view.shared.flusher.sync_histogram()
@@ -375,6 +394,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// Resolves when the node must stop, with the reason: a failed write or sync, corruption, or a dead core.
     pub async fn failed(&self) -> String {
         self.inner.failure.wait().await
+    }
+
+    /// The reason for which the node must stop, once there is one.
+    pub fn failure(&self) -> Option<String> {
+        self.inner.failure.get()
     }
 
     /// Tells that a connection to `node` was refused or broke. If it leads, this replica looks whether its process is

@@ -13,6 +13,7 @@
 //! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`.
 
 mod command;
+mod consumption;
 mod dedup;
 mod deliveries;
 mod ended;
@@ -39,6 +40,7 @@ mod slot;
 mod state;
 mod timers;
 
+pub use consumption::Consumption;
 pub use command::{Command, SkipRange, StartPolicy};
 pub use entry::{EntryBuilder, command_bytes};
 pub use entry_view::{Entry, MalformedEntry};

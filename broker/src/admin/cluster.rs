@@ -9,7 +9,9 @@ use flotilla_proto::{CallContext, admin, v2};
 use flotilla_raft_log::{LogIndex, NodeId, Role, TransferError};
 
 use super::topics::topic_state;
+use crate::lead::hand_over::hand_over;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried, patience_ends};
+use crate::metrics::HandOverCause;
 use crate::produce::send::no_topic;
 use crate::replica::Replica;
 
@@ -128,7 +130,7 @@ impl LeaderCall for TransferLeader {
             ms => Duration::from_millis(ms),
         };
         let timeout = asked.min(patience_ends(context, now) - now);
-        Tried::answer(match replica.log.transfer_leader(target, timeout).await {
+        Tried::answer(match hand_over(replica, target, timeout, HandOverCause::Operator).await {
             Ok(leader) => answer(leader.0, ok()),
             Err(TransferError::NotLeader { leader }) => return Tried::NotExecuted { leader },
             Err(error @ TransferError::NoSuchVoter(_)) => answer(0, status(Code::BadRequest, error.to_string())),

@@ -345,7 +345,10 @@ impl Take {
         let mut failed = None;
         for (hold, queue, settled) in join_all(submitted).await {
             match settled.map(|settled| settled.outcome) {
-                Ok(Outcome::Delivered { granted, .. }) => {
+                Ok(Outcome::Delivered { granted, repeated, .. }) => {
+                    if !repeated {
+                        replica.counters.delivered(&self.group, &self.topic, &granted);
+                    }
                     self.add_messages(replica, queue, &granted, &mut frames, &mut messages).await?;
                     if let Some(hold) = hold.filter(|_| !granted.is_empty()) {
                         // Polls that wait have to know when these will be due.

@@ -14,6 +14,7 @@ use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
 use crate::consume::receive::ReceiveMessage;
 use crate::duty::check;
 use crate::edge::query::{QueryAssignment, QueryRoute};
+use crate::lead::fitness;
 use crate::lead::forwarder::take_in;
 use crate::lead::leader_call::LeaderCall;
 use crate::produce::end_transaction::EndTransaction;
@@ -84,6 +85,7 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         RecallMessage::METHOD => take_in::<RecallMessage>(replica, request).await,
         EndTransaction::METHOD => take_in::<EndTransaction>(replica, request).await,
         check::METHOD => check::take_in(replica, request),
+        fitness::METHOD => fitness::take_in(replica),
         ReceiveMessage::METHOD => take_in::<ReceiveMessage>(replica, request).await,
         AckMessage::METHOD => take_in::<AckMessage>(replica, request).await,
         ChangeInvisibleDuration::METHOD => take_in::<ChangeInvisibleDuration>(replica, request).await,

@@ -64,6 +64,9 @@ pub struct BrokerArguments {
     /// All namesrvs
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     namesrv: Vec<String>,
+    /// Where metrics and health are served (HTTP: /metrics, /live, /ready) [default: nowhere; the usual port is 5557]
+    #[arg(long, value_name = "IP:PORT")]
+    metrics_listen: Option<SocketAddr>,
     /// Size of one log segment, such as 64MiB [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     segment_bytes: Option<u64>,
@@ -155,6 +158,9 @@ impl BrokerArguments {
         set(&mut config.segment_bytes, self.segment_bytes);
         if self.client_advertise.is_some() {
             config.client_advertise = self.client_advertise;
+        }
+        if self.metrics_listen.is_some() {
+            config.metrics_listen = self.metrics_listen;
         }
         if self.data_quota.is_some() {
             config.data_bytes_max = self.data_quota;

@@ -30,6 +30,9 @@ pub struct NamesrvArguments {
     /// Address and port to listen on [default: 0.0.0.0:9876]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
+    /// Where metrics and health are served (HTTP: /metrics, /live, /ready) [default: nowhere; the usual port is 5557]
+    #[arg(long, value_name = "IP:PORT")]
+    metrics_listen: Option<SocketAddr>,
     /// Print the effective settings as TOML and end
     #[arg(long)]
     print_config: bool,
@@ -99,6 +102,9 @@ impl NamesrvArguments {
         };
         if let Some(listen) = self.listen {
             config.listen = listen;
+        }
+        if self.metrics_listen.is_some() {
+            config.metrics_listen = self.metrics_listen;
         }
         config.validate()?;
         Ok(config)

@@ -76,6 +76,7 @@ struct Inner {
     view: LogView,
     transport: Arc<dyn Transport>,
     is_stopping: Arc<AtomicBool>,
+    may_campaign: AtomicBool,
     heard: Mutex<Heard>,
     news: Notify,
 }
@@ -117,6 +118,7 @@ impl GoneWatch {
             view,
             transport,
             is_stopping,
+            may_campaign: AtomicBool::new(true),
             heard: Mutex::default(),
             news: Notify::new(),
         });
@@ -133,6 +135,11 @@ impl GoneWatch {
             self.inner.heard().suspect = Some(node);
             self.inner.news.notify_one();
         }
+    }
+
+    /// Whether this replica campaigns in place of a leader that is gone. It answers the others in any case.
+    pub(crate) fn let_campaign(&self, may: bool) {
+        self.inner.may_campaign.store(may, Ordering::Release);
     }
 
     /// A leader was heard.
@@ -250,7 +257,8 @@ impl Inner {
             self.runtime.sleep(Duration::from_millis(turn + again)).await;
             let now = self.status.now();
             let is_led = now.role == Role::Leader || now.leader.is_some_and(|leader| leader != gone.leader);
-            if is_led || self.is_stopping.load(Ordering::Acquire) {
+            let is_held_back = self.is_stopping.load(Ordering::Acquire) || !self.may_campaign.load(Ordering::Acquire);
+            if is_led || is_held_back {
                 return;
             }
             if now.term != term && now.role != Role::Candidate {
