@@ -225,13 +225,19 @@ async fn a_leader_that_hands_over_tells_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_of_a_replica_is_explained() {
-    let cluster = start(|config| config.data_bytes_max = Some(1 << 30)).await;
+    let cluster = start(|config| {
+        config.data_bytes_max = Some(1 << 30);
+        // Nobody listens there.
+        config.namesrv = vec!["127.0.0.1:9".to_owned()];
+    })
+    .await;
     let client = cluster.client(cluster.leader().await);
     client.create_topic("orders", MessageType::Normal, 1).await;
     client.send(message("orders", "m-1", |_| ())).await;
     client.receive("g", "orders", LONG, LONG).await;
     let explained = include_str!("../../docs/metrics.md");
     for scrape in scrape(&cluster).await {
+        assert_eq!(scrape.value("flotilla_registration_age_seconds", &[("namesrv", "127.0.0.1:9")]), Some(f64::INFINITY));
         assert!(scrape.kinds.len() >= 40, "{}", scrape.kinds.len());
         for (name, kind) in &scrape.kinds {
             // `flotilla_raft_peer_lag_entries`, `_bytes`, `_seconds` share a row.

@@ -1,10 +1,13 @@
 //! What a replica counts while it works: an addition where something happens, nothing else.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flotilla_message::{GroupName, MessageType, TopicName};
 use flotilla_metrics::Histogram;
+use flotilla_runtime::Instant;
 use flotilla_store::{Granted, ProducedSlot};
 
 use super::label_table::LabelTable;
@@ -45,6 +48,8 @@ pub struct Counters {
     elections_won: AtomicU64,
     leader_changes: AtomicU64,
     hand_overs: [[AtomicU64; 2]; HandOverCause::ALL.len()],
+    /// When each namesrv took this replica's row for the last time.
+    registered: Mutex<BTreeMap<String, Instant>>,
 }
 
 /// What happened to a topic.
@@ -172,6 +177,7 @@ impl Counters {
             elections_won: AtomicU64::new(0),
             leader_changes: AtomicU64::new(0),
             hand_overs: Default::default(),
+            registered: Mutex::default(),
         }
     }
 
@@ -260,12 +266,28 @@ impl Counters {
         add(&self.hand_overs[cause as usize][usize::from(is_done)], 1);
     }
 
+    /// A namesrv has taken this replica's row.
+    pub fn registered_at(&self, namesrv: &str, now: Instant) {
+        let mut registered = self.registered.lock().expect(LOCK);
+        match registered.get_mut(namesrv) {
+            Some(at) => *at = now,
+            None => drop(registered.insert(namesrv.to_owned(), now)),
+        }
+    }
+
+    /// How long ago a namesrv took this replica's row; `None` if it never did.
+    pub fn unregistered_for(&self, namesrv: &str, now: Instant) -> Option<Duration> {
+        self.registered.lock().expect(LOCK).get(namesrv).map(|at| now.saturating_since(*at))
+    }
+
     /// How often leadership was handed over for this cause, and how often that failed.
     pub fn hand_overs(&self, cause: HandOverCause) -> (u64, u64) {
         let [failed, done] = &self.hand_overs[cause as usize];
         (read(done), read(failed))
     }
 }
+
+const LOCK: &str = "registration lock is never poisoned: no code panics while holding it";
 
 #[cfg(test)]
 mod tests {

@@ -173,6 +173,12 @@ fn write_calls(replica: &Replica, out: &mut Exposition) {
         let help = "Times of clients' calls at the replica that they came to, milliseconds.";
         out.histogram("rocketmq_rpc_latency", help, &labels, &times.buckets(1000.0));
     }
+    let now = replica.runtime.now();
+    for namesrv in &replica.config.namesrv {
+        let age = replica.counters.unregistered_for(namesrv, now).map_or(f64::INFINITY, |age| age.as_secs_f64());
+        let help = "How long ago this namesrv took the replica's row; +Inf if it never did.";
+        out.gauge("flotilla_registration_age_seconds", help, &[("namesrv", namesrv)], age);
+    }
     let (clients, streams) = replica.clients.counts();
     out.gauge_whole("flotilla_clients", "Clients known here.", &[], clients as u64);
     out.gauge_whole("flotilla_client_streams", "Open telemetry streams.", &[], streams as u64);

@@ -255,6 +255,17 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_config_is_usable_on_each_machine() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/three-machines/broker.toml");
+        for node in ["1", "2", "3"] {
+            let config = config(&["--config", path, "--node", node]).unwrap();
+            assert_eq!((config.replicas.len(), config.namesrv.len()), (3, 2));
+            assert_eq!(config.metrics_listen.map(|address| address.port()), Some(5557));
+            assert_eq!(config.client_address(), format!("10.0.0.{node}:8081"));
+        }
+    }
+
+    #[test]
     fn an_unreadable_file_is_named() {
         let text = config(&["--config", "/nowhere/broker.toml"]).unwrap_err().to_string();
         assert!(text.contains("/nowhere/broker.toml"), "{text}");

@@ -116,6 +116,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_sample_config_is_usable() {
+        let sample = include_str!("../../../deploy/three-machines/namesrv.toml");
+        let config = NamesrvConfig::from_toml(sample).unwrap();
+        assert_eq!(config.metrics_listen.map(|address| address.port()), Some(5558));
+    }
+
+    #[test]
     fn the_example_config_says_the_defaults() {
         let example: NamesrvConfig = toml::from_str(EXAMPLE_CONFIG).unwrap();
         assert_eq!(example, NamesrvConfig::default());

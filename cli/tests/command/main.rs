@@ -8,5 +8,6 @@ mod bad_input;
 mod cluster;
 mod demo;
 mod dev;
+mod frozen_target;
 mod metrics;
 mod support;
