@@ -50,12 +50,12 @@ fn appends(criterion: &mut Criterion) {
                 let mut engine = open(&config(dir.path(), flush, SEGMENT_BYTES), &Runtime::tokio());
                 let payloads = batch(payload_bytes, count);
                 bencher.iter_custom(|rounds| {
-                    futures::executor::block_on(async {
+                    threads.block_on(async {
                         engine.purge_all().await.expect("the log purges");
                         append_rounds(&mut engine, &payloads, rounds, flush == FlushMode::Sync).await
                     })
                 });
-                futures::executor::block_on(engine.close()).expect("the log closes");
+                threads.block_on(engine.close()).expect("the log closes");
             });
         }
     }
@@ -88,7 +88,7 @@ fn share_of_bare_writes() {
         let mut position = 0;
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         for _ in 0..9 {
-            let took = futures::executor::block_on(append_rounds(&mut engine, &payloads, rounds, true));
+            let took = threads.block_on(append_rounds(&mut engine, &payloads, rounds, true));
             ours.push(rate(rounds * count as u64, took));
             let took = bare_rounds(&file, SEGMENT_BYTES, &mut position, &bytes, rounds);
             bare.push(rate(rounds * count as u64, took));
@@ -100,7 +100,7 @@ fn share_of_bare_writes() {
             median(&mut bare),
             median(&mut ratios)
         );
-        futures::executor::block_on(engine.close()).expect("the log closes");
+        threads.block_on(engine.close()).expect("the log closes");
     }
 }
 
@@ -115,12 +115,12 @@ fn warm_async_append() {
     let mut nanos = Vec::new();
     for _ in 0..15 {
         std::thread::sleep(Duration::from_millis(300));
-        let took = futures::executor::block_on(append_rounds(&mut engine, &payloads, 8_000, false));
+        let took = threads.block_on(append_rounds(&mut engine, &payloads, 8_000, false));
         nanos.push(took.as_nanos() as f64 / 8_000.0);
     }
     let fastest = nanos.iter().copied().fold(f64::INFINITY, f64::min);
     println!("async 1 x 1 KiB into warm pages: median {:.0} ns, best {fastest:.0} ns an append", median(&mut nanos));
-    futures::executor::block_on(engine.close()).expect("the log closes");
+    threads.block_on(engine.close()).expect("the log closes");
 }
 
 /// So much that the page cache's grace is over, everything on disk at the end, beside a plain file written in turn.
@@ -148,7 +148,7 @@ fn sustained() {
             let payloads = batch(1024, 512);
             let rounds = TOTAL_BYTES / (512 * 1024);
             let began = Instant::now();
-            futures::executor::block_on(async {
+            threads.block_on(async {
                 append_rounds(&mut engine, &payloads, rounds, flush == FlushMode::Sync).await;
                 engine.close().await.expect("the log closes");
             });

@@ -12,7 +12,7 @@ use crate::ids::{EntryId, next_index};
 use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::log_view::{LogView, Shared};
 use crate::room::{DiskSpace, Need, RECHECK};
-use crate::runway::Runway;
+use crate::runway::{Filling, Runway};
 use crate::segment::{Record, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Summary, encode_record, record_bytes};
 use crate::summary_files::{remove_summary, write_summary};
 use crate::vote_and_marks::{SavedVote, TailFloor};
@@ -172,21 +172,7 @@ impl LogFiles {
         let Some(filling) = self.runway.begin(self.tail.floor.position) else {
             return;
         };
-        let working = self.shared.background.begin();
-        let (shared, path) = (self.shared.clone(), self.tail.path.clone());
-        let task = self.shared.runtime.spawn("segment-zero", async move {
-            let (work, blocking) = (shared.clone(), shared.runtime.clone());
-            blocking
-                .blocking(move || {
-                    let _working = working;
-                    // The space is reserved: whatever fails here is the disk.
-                    if let Err(error) = filling.fill() {
-                        work.failure.report_io(path.display(), error);
-                    }
-                })
-                .await;
-        });
-        task.detach();
+        fill_in_background(&self.shared, &self.tail.path, filling);
     }
 
     /// Seals the tail and goes on in a new file whose first entry will be `first`. Everything before `first` and the new
@@ -385,6 +371,7 @@ impl LogFiles {
         let len = self.segment_bytes;
         let working = self.shared.background.begin();
         let (disk, dir, shared) = (self.disk.clone(), self.dir.clone(), self.shared.clone());
+        let path: Arc<Path> = self.dir.join(PREPARED_FILE).into();
         self.shared.runtime.spawn("segment-prepare", async move {
             let preparing = move || {
                 let _working = working;
@@ -399,11 +386,18 @@ impl LogFiles {
                 Ok::<_, io::Error>(runway)
             };
             let prepared = shared.runtime.blocking(preparing).await;
-            if let Err(error) = &prepared {
-                // Not final: the file is asked for again, and made inline then.
-                tracing::warn!(%error, "next segment could not be prepared");
-                shared.room.file_removed(len);
-                shared.room.spare_made(0);
+            match &prepared {
+                Ok(runway) => {
+                    if let Some(filling) = runway.begin_all() {
+                        fill_in_background(&shared, &path, filling);
+                    }
+                }
+                Err(error) => {
+                    // Not final: the file is asked for again, and made inline then.
+                    tracing::warn!(%error, "next segment could not be prepared");
+                    shared.room.file_removed(len);
+                    shared.room.spare_made(0);
+                }
             }
             prepared
         })
@@ -453,6 +447,19 @@ impl LogFiles {
 
 fn lock_marks(shared: &Shared) -> std::sync::MutexGuard<'_, crate::vote_and_marks::VoteAndMarks> {
     shared.marks.lock().expect("log lock is never poisoned: no code panics while holding it")
+}
+
+/// Has zeroes written; the space is reserved, so whatever fails there is the disk.
+fn fill_in_background(shared: &Arc<Shared>, path: &Arc<Path>, filling: Filling) {
+    let working = shared.background.begin();
+    let (shared, path) = (shared.clone(), path.clone());
+    let task = shared.runtime.clone().spawn("segment-zero", async move {
+        let _working = working;
+        if let Err(error) = filling.fill_gently(&shared.runtime, || shared.room.is_closing()).await {
+            shared.failure.report_io(path.display(), error);
+        }
+    });
+    task.detach();
 }
 
 /// A full disk, quota of a user included: foreseen, and waited out. Anything else a disk says is final.

@@ -170,13 +170,14 @@ impl LogView {
         &self.shared.failure
     }
 
-    /// Whoever waits for room gives up, so that the core can end.
+    /// Whoever waits for room gives up, and what is made ahead is left as it is.
     pub(crate) fn begin_close(&self) {
         self.shared.room.close();
     }
 
     /// Waits for what still runs, ends the flusher, and lets the directory go. Nothing may be appended after this.
     pub(crate) async fn close(&self) {
+        self.begin_close();
         self.shared.flusher.close().await;
         self.shared.background.idle().await;
         drop(self.shared.lock.lock().expect(POISON).take());
