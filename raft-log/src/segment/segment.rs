@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::examination::Examined;
 use super::header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::positions::Positions;
 use super::read_ahead::ReadAhead;
@@ -69,6 +70,18 @@ impl Segment {
         self.end = index.next();
     }
 
+    /// Takes over where an examination of this very file found its records.
+    pub(crate) fn take_positions(&mut self, examined: Examined) {
+        self.positions = examined.positions;
+        self.positions.truncate(self.end.0 - self.header.first.0);
+    }
+
+    /// Reads from `file`, which holds the same entries, from now on.
+    pub(crate) fn replace_file(&mut self, file: Arc<dyn DiskFile>, examined: Examined) {
+        self.file = file;
+        self.take_positions(examined);
+    }
+
     /// Lets go of `end` and everything after it. The bytes stay in the file: a later file overrides them.
     pub(crate) fn truncate(&mut self, end: LogIndex) {
         assert!(end >= self.header.first && end <= self.end, "truncation stays within the segment");
@@ -122,6 +135,11 @@ impl Segment {
 }
 
 impl SegmentPart {
+    /// The sequence of the file, and the file.
+    pub(crate) fn source(&self) -> (u64, &Arc<dyn DiskFile>) {
+        (self.sequence, &self.file)
+    }
+
     /// The next record of the stretch, checked; `None` behind its end.
     pub(crate) fn next(&mut self) -> Option<Result<Record, PartError>> {
         while self.at < self.from {
