@@ -105,11 +105,3 @@ pub(super) fn space(path: &Path) -> io::Result<Space> {
     let stat = unsafe { stat.assume_init() };
     Ok(Space { free: stat.f_bavail.saturating_mul(stat.f_frsize), total: stat.f_blocks.saturating_mul(stat.f_frsize) })
 }
-
-/// Tells the kernel that the pages of this stretch are not needed soon. It keeps those that are mapped and in use, or dirty.
-pub(super) fn let_go(file: &File, offset: u64, len: usize) {
-    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
-    // SAFETY: the descriptor is open for as long as `file` is borrowed; the call takes numbers only and changes no data.
-    // It is advice: whether it was taken does not matter.
-    unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(file), offset, len, libc::POSIX_FADV_DONTNEED) };
-}

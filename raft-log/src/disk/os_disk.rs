@@ -235,13 +235,6 @@ impl DiskFile for OsFile {
         Ok(bytes.into())
     }
 
-    fn read_uncached(&self, offset: u64, len: usize) -> io::Result<Bytes> {
-        let mut bytes = vec![0; len];
-        self.file.read_exact_at(&mut bytes, offset)?;
-        mmap::let_go(&self.file, offset, len);
-        Ok(bytes.into())
-    }
-
     fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
     }

@@ -1,6 +1,5 @@
 //! A close look at a whole segment: every record against its checksum, and on past a damaged one to the next that is sound.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use crate::{DiskFile, LogIndex, Term};
 const WINDOW_BYTES: u64 = 1 << 20;
 /// Records begin at multiples of this.
 const ALIGN_BYTES: u64 = 8;
+const UNREADABLE: &str = "disk does not give its bytes";
 
 /// Entries of a segment that do not read back as they were written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +42,10 @@ pub(crate) struct Examined {
     pub(crate) damaged: Vec<DamagedRange>,
     /// Where records are, with a mark at and behind each damaged range.
     pub(super) positions: Positions,
-    /// Ids of the sound entries' term runs: the first sound entry of each run between damages.
+    /// The first sound entry of each term.
     pub(crate) found: Vec<EntryId>,
+    /// The last sound entry.
+    pub(crate) last: Option<EntryId>,
     /// Where the record after the last one goes.
     pub(crate) position: u64,
 }
@@ -83,7 +85,7 @@ impl Examination {
     /// Of the entries before `end`, whose records lie before the position `limit`.
     pub(crate) fn up_to(segment: &Segment, end: LogIndex, limit: u64) -> Examination {
         Examination {
-            path: segment.path.clone(),
+            path: segment.path.to_path_buf(),
             file: segment.file.clone(),
             sequence: segment.header.sequence,
             first: segment.header.first,
@@ -100,9 +102,15 @@ impl Examination {
                 damaged: Vec::new(),
                 positions: Positions::default(),
                 found: Vec::new(),
+                last: None,
                 position: SEGMENT_HEADER_BYTES,
             },
         }
+    }
+
+    /// Where it is.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
     }
 
     pub(crate) fn sequence(&self) -> u64 {
@@ -118,11 +126,13 @@ impl Examination {
     }
 
     /// Looks at the next `bytes`, about. Returns how many it looked at; 0 when all is seen.
-    pub(crate) fn step(&mut self, bytes: u64) -> io::Result<u64> {
+    pub(crate) fn step(&mut self, bytes: u64) -> u64 {
         let began = self.position;
         if !self.is_header_checked {
             self.is_header_checked = true;
-            if self.file.read_uncached(0, SEGMENT_HEADER_BYTES as usize)?[..] != self.header_page[..] {
+            let page = self.file.read_uncached(0, SEGMENT_HEADER_BYTES as usize);
+            let is_sound = page.is_ok_and(|page| page[..] == self.header_page[..]);
+            if !is_sound {
                 self.examined.damaged.push(DamagedRange {
                     first: self.first,
                     end: self.first,
@@ -134,22 +144,22 @@ impl Examination {
             }
         }
         while self.index < self.end && self.position - began < bytes {
-            match self.record_at(self.position)? {
+            match self.record_at(self.position) {
                 Ok(header) if self.is_next(&header, self.index) => self.note(&header),
                 Ok(header) => {
                     let what = format!("entry {} stands where {} should", header.id, self.index);
-                    self.resync(what)?;
+                    self.resync(what);
                 }
-                Err(what) => self.resync(what.to_owned())?,
+                Err(what) => self.resync(what.to_owned()),
             }
         }
-        Ok(self.position - began)
+        self.position - began
     }
 
     /// All at once.
-    pub(crate) fn run(mut self) -> io::Result<Examined> {
-        while self.step(u64::MAX)? > 0 {}
-        Ok(self.finish())
+    pub(crate) fn run(mut self) -> Examined {
+        while self.step(u64::MAX) > 0 {}
+        self.finish()
     }
 
     /// What was found so far.
@@ -167,14 +177,15 @@ impl Examination {
         if self.examined.found.last().is_none_or(|last| last.term != header.id.term) {
             self.examined.found.push(header.id);
         }
+        self.examined.last = Some(header.id);
         self.term = header.id.term;
         self.position += record_bytes(header.payload_bytes);
         self.index = self.index.next();
     }
 
     /// The record here is damaged: goes on with the next sound one.
-    fn resync(&mut self, what: String) -> io::Result<()> {
-        let mut candidate = self.claimed_next()?.filter(|next| *next < self.limit);
+    fn resync(&mut self, what: String) {
+        let mut candidate = self.claimed_next().filter(|next| *next < self.limit);
         let mut searched = self.position;
         let found = loop {
             let position = match candidate.take() {
@@ -187,11 +198,11 @@ impl Examination {
                     searched
                 }
             };
-            if let Ok(header) = self.header_at(position)?
+            if let Ok(header) = self.header_at(position)
                 && header.id.index > self.index
                 && header.id.index < self.end
                 && header.id.term >= self.term
-                && let Ok(header) = self.record_at(position)?
+                && let Ok(header) = self.record_at(position)
             {
                 break Some((position, header));
             }
@@ -215,54 +226,52 @@ impl Examination {
             }
             None => self.position = self.limit.max(self.position),
         }
-        Ok(())
     }
 
     /// Where the next record would begin if the damaged one's length is still right.
-    fn claimed_next(&mut self) -> io::Result<Option<u64>> {
-        let claimed = self.header_at(self.position)?.ok();
-        Ok(claimed.map(|header| self.position + record_bytes(header.payload_bytes)))
+    fn claimed_next(&mut self) -> Option<u64> {
+        let claimed = self.header_at(self.position).ok();
+        claimed.map(|header| self.position + record_bytes(header.payload_bytes))
     }
 
     /// Only the header, unchecked.
-    fn header_at(&mut self, position: u64) -> io::Result<Result<RecordHeader, &'static str>> {
+    fn header_at(&mut self, position: u64) -> Result<RecordHeader, &'static str> {
         if position + RECORD_HEADER_BYTES as u64 > self.file.len() {
-            return Ok(Err("file ends"));
+            return Err("file ends");
         }
-        let bytes = self.bytes_at(position, RECORD_HEADER_BYTES as u64)?;
-        Ok(RecordHeader::decode(&bytes, self.sequence).and_then(|header| {
+        let Some(bytes) = self.bytes_at(position, RECORD_HEADER_BYTES as u64) else { return Err(UNREADABLE) };
+        RecordHeader::decode(&bytes, self.sequence).and_then(|header| {
             let is_plausible = header.payload_bytes <= PAYLOAD_BYTES_MAX
                 && record_bytes(header.payload_bytes) <= self.file.len() - position;
             if is_plausible { Ok(header) } else { Err("record passes the end of the file") }
-        }))
+        })
     }
 
-    fn record_at(&mut self, position: u64) -> io::Result<Result<RecordHeader, &'static str>> {
-        let header = match self.header_at(position)? {
-            Ok(header) => header,
-            Err(what) => return Ok(Err(what)),
-        };
-        let whole = self.bytes_at(position, record_bytes(header.payload_bytes))?;
+    fn record_at(&mut self, position: u64) -> Result<RecordHeader, &'static str> {
+        let header = self.header_at(position)?;
+        let Some(whole) = self.bytes_at(position, record_bytes(header.payload_bytes)) else { return Err(UNREADABLE) };
         let (header_bytes, rest) = whole.split_at(RECORD_HEADER_BYTES);
         let (payload, padding) = rest.split_at(header.payload_bytes);
         if !header.matches(header_bytes, payload) {
-            return Ok(Err("record does not match its checksum"));
+            return Err("record does not match its checksum");
         }
         if padding.iter().any(|byte| *byte != 0) {
-            return Ok(Err("padding of the record is not zero"));
+            return Err("padding of the record is not zero");
         }
-        Ok(Ok(header))
+        Ok(header)
     }
 
-    fn bytes_at(&mut self, position: u64, len: u64) -> io::Result<Bytes> {
+    /// `None` if the disk does not give these bytes. A bad sector costs the records in it, not those beside it.
+    fn bytes_at(&mut self, position: u64, len: u64) -> Option<Bytes> {
         let is_inside = position >= self.window_at && position + len <= self.window_at + self.window.len() as u64;
         if !is_inside {
             let wanted = len.max(WINDOW_BYTES).min(self.file.len() - position);
-            self.window = self.file.read_uncached(position, usize_of(wanted))?;
+            let read = self.file.read_uncached(position, usize_of(wanted));
+            self.window = read.or_else(|_| self.file.read_uncached(position, usize_of(len))).ok()?;
             self.window_at = position;
         }
         let from = usize_of(position - self.window_at);
-        Ok(self.window.slice(from..from + usize_of(len)))
+        Some(self.window.slice(from..from + usize_of(len)))
     }
 }
 
@@ -318,7 +327,7 @@ mod tests {
             let at = place.index(segment.position as usize) as u64;
             let byte = segment.file.read_at(at, 1).unwrap()[0];
             segment.file.write_at(at, &[byte ^ flip]).unwrap();
-            let examined = Examination::of(&segment).run().unwrap();
+            let examined = Examination::of(&segment).run();
             prop_assert_eq!(examined.damaged.len(), 1);
             let damaged = &examined.damaged[0];
             if at < SEGMENT_HEADER_BYTES {
@@ -339,7 +348,7 @@ mod tests {
             let mut examination = Examination::of(&segment);
             let mut seen = 0;
             loop {
-                match examination.step(bytes).unwrap() {
+                match examination.step(bytes) {
                     0 => break,
                     stepped => seen += stepped,
                 }
@@ -359,7 +368,7 @@ mod tests {
         let wiped = vec![0xff; (starts[13] - starts[10]) as usize];
         segment.file.write_at(starts[10], &wiped).unwrap();
         segment.file.write_at(starts[59], &[0xff; 40]).unwrap();
-        let examined = Examination::of(&segment).run().unwrap();
+        let examined = Examination::of(&segment).run();
         let ranges: Vec<_> = examined.damaged.iter().map(|range| (range.first.0, range.end.0, range.resumes)).collect();
         assert_eq!(ranges, [(110, 113, Some(starts[13])), (159, 160, None)]);
     }
