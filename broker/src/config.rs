@@ -60,6 +60,11 @@ pub struct BrokerConfig {
     /// Whether a leader whose process is surely gone (its machine refuses connections, by the word of a quorum of the
     /// replicas) is replaced at once, without waiting for the election timeout. Default true.
     pub elect_on_peer_gone: bool,
+    /// Bytes a second of sealed log segments that are read against their checksums in the background; 0 turns it off.
+    /// Default 8 MiB.
+    pub scrub_bytes_per_s: u64,
+    /// From the beginning of one such pass over everything to that of the next, ms, at the least. Default 24 hours.
+    pub scrub_interval_ms: u64,
 
     /// Largest body of a message, bytes. Default 4 MiB; 1 to 4 MiB.
     pub body_bytes_max: u64,
@@ -140,6 +145,8 @@ impl Default for BrokerConfig {
             election_timeout_ms_min: 200,
             election_timeout_ms_max: 400,
             elect_on_peer_gone: true,
+            scrub_bytes_per_s: 8 << 20,
+            scrub_interval_ms: 24 * 3_600_000,
             body_bytes_max: limits::BODY_BYTES_MAX as u64,
             auto_create_topics: false,
             auto_create_queues: 4,
@@ -371,6 +378,8 @@ impl BrokerConfig {
         log.data_bytes_max = self.data_bytes_max;
         log.disk_free_bytes_min = self.disk_free_bytes_min;
         log.elect_on_peer_gone = self.elect_on_peer_gone;
+        log.scrub_bytes_per_s = self.scrub_bytes_per_s;
+        log.scrub_interval_ms = self.scrub_interval_ms;
         log
     }
 }

@@ -1,5 +1,7 @@
 //! Three replicas in one process, over segment files in temporary directories.
 
+mod damage_test;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -114,7 +114,8 @@ pub enum FullReason {
 /// Why an entry could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The entry's bytes are damaged; the node reports itself as failed.
+    /// The entry's bytes are damaged. It is there for as long as the log says so, here or on another replica: read it
+    /// there, or again when this copy is mended.
     #[error(transparent)]
     Corrupt(#[from] Corruption),
     /// The disk failed; the node reports itself as failed.
@@ -139,6 +140,9 @@ pub enum TransferError {
     /// The named node is no other voter.
     #[error("node {0} is not another voter of this group")]
     NoSuchVoter(NodeId),
+    /// The named node knows a reason why it should not lead: damage, or a clock that the others contradict.
+    #[error("node {0} is not fit to lead now")]
+    NotFit(NodeId),
     /// No follower has all of the log.
     #[error("no follower has the whole log")]
     NoneCaughtUp,

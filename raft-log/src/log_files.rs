@@ -116,6 +116,11 @@ impl LogFiles {
             let previous = self.shared.state().last;
             self.start_segment(first.id.index, previous, record_bytes(first.payload.len())).await?;
         }
+        if self.shared.damages.wants_sealed(self.tail.floor.sequence) {
+            let (first, bytes) = (first.id.index, record_bytes(first.payload.len()));
+            let previous = self.shared.state().last;
+            self.start_segment(first, previous, bytes).await?;
+        }
         let mut bytes_written = 0;
         let mut pending = Vec::with_capacity(records.len());
         for record in records {

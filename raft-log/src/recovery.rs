@@ -21,6 +21,7 @@ use crate::ids::{EntryId, next_index};
 use crate::log_files::{LogFiles, PREPARED_FILE, Tail, first_header, name_segment, reserve_segment_file};
 use crate::log_state::LogState;
 use crate::log_view::Shared;
+use crate::repair::{Damages, scan_around, scan_around_to};
 use crate::room::{Room, RoomLimits};
 use crate::segment::{
     Check, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, identity_hash, parse_segment_name, scan_segment,
@@ -116,6 +117,7 @@ pub(crate) fn open_log(
         room,
         background: Background::default(),
         runtime: runtime.clone(),
+        damages: Damages::default(),
         lock: Mutex::new(Some(lock)),
     });
     Ok(LogFiles::new(shared, disk, dir.clone(), identity, config.segment_bytes, tail))
@@ -181,7 +183,11 @@ impl Recovery<'_> {
             }
             self.check_continuity(&live, &segment, marks)?;
             match end {
-                Some(end) => self.scan_sealed(&mut segment, end)?,
+                Some(end) => {
+                    let next = waiting.iter().find(|later| later.header.first == end);
+                    let before_end = next.and_then(|next| next.header.previous);
+                    self.scan_sealed(&mut segment, end, before_end)?;
+                }
                 None => {
                     let floor = marks.floor_of(segment.header.sequence);
                     self.scan_tail(&mut segment, floor)?;
@@ -223,7 +229,12 @@ impl Recovery<'_> {
     }
 
     /// Sealed segments were durable when the next one was made: whatever is wrong there is damage.
-    fn scan_sealed(&mut self, segment: &mut Segment, end: LogIndex) -> Result<(), OpenError> {
+    fn scan_sealed(
+        &mut self,
+        segment: &mut Segment,
+        end: LogIndex,
+        before_end: Option<EntryId>,
+    ) -> Result<(), OpenError> {
         if let Some(summary) = read_summary(self.disk, self.dir, &segment.header)
             && summary.end >= end
         {
@@ -236,7 +247,8 @@ impl Recovery<'_> {
             return Ok(());
         }
         let wrong = self.scan(segment, Some(end), Check::Headers)?;
-        if segment.end != end {
+        let is_wrong = segment.end != end || before_end.is_some_and(|before_end| self.last != Some(before_end));
+        if is_wrong && !scan_around(self.disk, segment, end, &mut self.terms, &mut self.last)? {
             let what = wrong.unwrap_or_else(|| "file ends".to_owned());
             let what = format!("sealed segment stops at entry {} of {end}: {what}", segment.end);
             return Err(corrupt(&segment.path, segment.position, what));
@@ -249,11 +261,20 @@ impl Recovery<'_> {
 
     /// The last segment may end in the middle of a write: everything from the first unsound record on is cut and zeroed.
     fn scan_tail(&mut self, segment: &mut Segment, floor: u64) -> Result<(), OpenError> {
-        let wrong = self.scan(segment, None, Check::Checksums)?;
-        if segment.position < floor {
+        let mut wrong = self.scan(segment, None, Check::Checksums)?;
+        if segment.position < floor && !scan_around_to(self.disk, segment, floor, &mut self.terms, &mut self.last)? {
             let what = wrong.unwrap_or_else(|| "file ends".to_owned());
             let what = format!("bytes before {floor} were durable, but entry {} is damaged: {what}", segment.end);
             return Err(corrupt(&segment.path, segment.position, what));
+        }
+        if segment.position == floor {
+            // Damage was passed: what follows is a tail like any other.
+            let (terms, last) = (&mut self.terms, &mut self.last);
+            let scanned = scan_segment(segment, None, Check::Checksums, |id| {
+                terms.push(id);
+                *last = Some(id);
+            });
+            wrong = scanned.map_err(io_at(&segment.path))?;
         }
         let io = io_at(&segment.path);
         let zeroed = rewrite_from(segment, floor).and_then(|()| zero_from(segment)).and_then(|zeroed| {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use flotilla_message::{FrameView, GroupName, Permission, QueueId, QueueOffset, TopicName};
 use flotilla_proto::status::{Code, status};
 use flotilla_proto::{peer, v2};
-use flotilla_raft_log::{LogIndex, Term};
+use flotilla_raft_log::{LogIndex, ReadError, Term};
 use flotilla_store::limits::IN_FLIGHT_PER_QUEUE_MAX;
 use flotilla_store::{Command, Granted, Outcome, Rejection, SkipRange, Slot, StoreError, frame_in};
 use futures::future::join_all;
@@ -112,6 +112,8 @@ impl Room {
 enum LookError {
     Store(StoreError),
     Frame(String),
+    /// This replica's copy is damaged; another one's may be whole.
+    Damaged(String),
 }
 
 impl From<StoreError> for LookError {
@@ -145,6 +147,8 @@ impl Take {
                 replica.failure.set(error.to_string());
                 end(status(Code::InternalServerError, error.to_string()))
             }
+            // Whoever takes over from this replica gives the same messages for the same attempt.
+            Err(LookError::Damaged(text)) => Round::End(Tried::Unknown(text)),
             Err(LookError::Frame(text)) => {
                 tracing::error!(group = %self.group, topic = %self.topic, text, "message cannot be read");
                 end(status(Code::InternalServerError, text))
@@ -308,7 +312,11 @@ impl Take {
         if !self.filter.may_want(slot.tag_hash) {
             return Ok(false);
         }
-        let message = frames.frame(slot).await?;
+        let message = match frames.frame(slot).await {
+            // Nobody knows what it says: not to be passed over for good.
+            Err(LookError::Damaged(_)) if replica_is_alone(frames.replica) => return Ok(true),
+            read => read?,
+        };
         let head_bytes = slot.length as usize - message.body().len();
         let read_bytes = std::mem::take(&mut frames.bytes_read) + head_bytes * self.filter.weight();
         room.look_bytes = room.look_bytes.saturating_sub(read_bytes);
@@ -383,10 +391,22 @@ impl Take {
             store_host: &replica.client_address,
         };
         for grant in granted.iter().filter(|grant| !grant.dead_lettered) {
-            messages.push(delivery.message(grant, &frames.frame(&grant.slot).await?));
+            match frames.frame(&grant.slot).await {
+                Ok(frame) => messages.push(delivery.message(grant, &frame)),
+                Err(LookError::Damaged(text)) if replica_is_alone(replica) => {
+                    // It stays in flight like one whose consumer died; the others are not held up by it.
+                    tracing::error!(group = %self.group, topic = %self.topic, offset = %grant.offset, text, "damaged message left out");
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
+}
+
+/// There is no other copy of anything.
+fn replica_is_alone(replica: &Replica) -> bool {
+    replica.voters.len() == 1
 }
 
 /// Reads frames out of log entries; neighbours are often in the same entry, so the last one is kept.
@@ -408,7 +428,10 @@ impl<'a> Frames<'a> {
             Some((last, payload)) if *last == index => payload.clone(),
             _ => {
                 let entry = self.replica.log.read_soon(LogIndex(index)).await;
-                let entry = entry.map_err(|error| LookError::Frame(error.to_string()))?;
+                let entry = entry.map_err(|error| match error {
+                    ReadError::Corrupt(_) => LookError::Damaged(error.to_string()),
+                    ReadError::Io { .. } => LookError::Frame(error.to_string()),
+                })?;
                 let Some(entry) = entry else {
                     return Err(LookError::Frame(format!("log has no entry {index}, which a queue refers to")));
                 };
