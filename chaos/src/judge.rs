@@ -81,6 +81,7 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         availability: by_kind(&outages),
         outages,
         faults: record.faults.clone(),
+        skipped: record.skipped.clone(),
         applied_index: replicas.first().map_or(0, |dump| dump.applied_index),
         digest: replicas.first().map(|dump| dump.digest.clone()).unwrap_or_default(),
         findings,
@@ -92,15 +93,25 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     })
 }
 
+/// Fewer acknowledged messages than one in so many prove nothing.
+const ACKED_ONE_IN: u64 = 20;
+
 /// Why a run without findings proves nothing.
 fn void_reasons(acked_ns: &[u64], record: &RunRecord) -> Vec<String> {
     let mut reasons = Vec::new();
-    if acked_ns.is_empty() {
+    let acked = acked_ns.len() as u64;
+    let asked = record.settings.rate * record.settings.duration_ms / 1_000;
+    if acked == 0 {
         reasons.push("nothing was acknowledged".to_owned());
+    } else if acked * ACKED_ONE_IN < asked {
+        reasons.push(format!("only {acked} messages were acknowledged where {asked} should have been sent"));
     }
     let done = record.faults.iter().filter(|fault| fault.problem.is_none());
-    if !record.settings.faults.is_empty() && done.clone().count() == 0 {
+    let was_asked = !record.settings.faults.is_empty() || !record.skipped.is_empty();
+    if was_asked && done.clone().count() == 0 {
         reasons.push("no fault was done".to_owned());
+    } else if was_asked && done.clone().all(|fault| fault.disturbed == Some(0)) {
+        reasons.push("no fault had any effect".to_owned());
     }
     if let Some(healed_ns) = done.map(|fault| fault.healed_ns).max()
         && acked_ns.last().is_none_or(|last| *last <= healed_ns)
@@ -188,10 +199,22 @@ mod tests {
             healed_ns: 40,
             disturbed: None,
             problem: None,
+            notes: Vec::new(),
+        };
+        let settings = Settings {
+            seed: 1,
+            faults: vec![FaultKind::KillLeader],
+            duration_ms: 1,
+            rate: 1,
+            replicas: 3,
+            overlaps: false,
+            plan_file: None,
+            scenario: None,
         };
         RunRecord {
-            settings: Settings { seed: 1, faults: vec![FaultKind::KillLeader], duration_ms: 1, rate: 1, replicas: 3 },
+            settings,
             faults: vec![fault],
+            skipped: Vec::new(),
             incidents: Vec::new(),
             calls: CallCounts::default(),
             load_started_ns: 0,
@@ -247,6 +270,12 @@ mod tests {
         let mut undone = record();
         undone.faults[0].problem = Some("refused".into());
         assert_eq!(judge(good().events(), &undone).unwrap().void, ["no fault was done"]);
+        let mut idle = record();
+        idle.faults[0].disturbed = Some(0);
+        assert_eq!(judge(good().events(), &idle).unwrap().void, ["no fault had any effect"]);
+        let mut starved = record();
+        (starved.settings.rate, starved.settings.duration_ms) = (100, 1_000);
+        assert_eq!(judge(good().events(), &starved).unwrap().conclusion, Conclusion::Void);
         undone.settings.faults.clear();
         assert_eq!(judge(good().events(), &undone).unwrap().conclusion, Conclusion::Good, "a control has no faults");
     }

@@ -3,13 +3,17 @@
 mod options;
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use flotilla_chaos::abilities::is_root;
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::plan::Plan;
-use flotilla_chaos::{Conclusion, Report, RunDir, RunDirError, RunError, Settings, default_dir, rejudge};
+use flotilla_chaos::{
+    Abilities, Conclusion, Report, RunDir, RunDirError, RunError, Settings, Skipped, default_dir, rejudge,
+};
 use flotilla_runtime::{Either, Runtime, select};
 
 use crate::options::{Command, Options, RunOptions};
@@ -30,6 +34,22 @@ enum ChaosError {
     Run(#[from] RunError),
     #[error("stopped by Ctrl-C; what was seen until then is in {}", .0.display())]
     Interrupted(PathBuf),
+}
+
+/// Set in the process that has mounts of its own.
+const NAMESPACE_VARIABLE: &str = "FLOTILLA_CHAOS_NAMESPACE";
+
+/// Root's mounts are made where nobody else sees them: the kernel takes them away when the last process in there ends,
+/// however it ends. Answers only if that is not possible, or has been done.
+fn enter_own_namespace() {
+    if !is_root() || std::env::var_os(NAMESPACE_VARIABLE).is_some() {
+        return;
+    }
+    let Ok(own) = std::env::current_exe() else { return };
+    let mut again = std::process::Command::new("unshare");
+    again.args(["--mount", "--propagation", "private", "--"]).arg(own).args(std::env::args_os().skip(1));
+    let error = again.env(NAMESPACE_VARIABLE, "1").exec();
+    eprintln!("chaos: no mounts of its own: {error}");
 }
 
 fn main() -> ExitCode {
@@ -59,6 +79,7 @@ fn dispatch(command: Command) -> Result<bool, ChaosError> {
             Ok(report.conclusion == Conclusion::Good)
         }
         Command::Run(options) => {
+            enter_own_namespace();
             let threads =
                 tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ChaosError::Threads)?;
             threads.block_on(run(options, Runtime::tokio()))
@@ -67,26 +88,53 @@ fn dispatch(command: Command) -> Result<bool, ChaosError> {
 }
 
 fn list() {
-    for kind in FaultKind::all() {
-        let about = kind.about();
-        line(&format!("{kind:<18}{}\n{:<18}heals: {}", about.what, "", about.heals));
+    for kind in FaultKind::every() {
+        let card = kind.card();
+        let needs = if card.needs_volumes { " (needs root)" } else { "" };
+        line(&format!("{kind:<20}{}{needs}\n{:<20}heals: {}", card.about.what, "", card.about.heals));
     }
 }
 
 async fn run(options: RunOptions, runtime: Runtime) -> Result<bool, ChaosError> {
     let program = program(options.flotilla)?;
-    let settings = Settings {
+    let abilities = Abilities::probe().await;
+    let mut settings = Settings {
         seed: options.seed.unwrap_or_else(|| runtime.random_below(1 << 32)),
         faults: options.faults.0,
         duration_ms: u64::try_from(options.duration.as_millis()).expect("the duration was limited when parsed"),
         rate: options.rate,
         replicas: options.replicas,
+        overlaps: options.overlap,
+        plan_file: None,
+        scenario: None,
     };
-    let plan = Plan::of_seed(settings.seed, &settings.faults, settings.replicas, settings.duration_ms);
+    let mut given = None;
+    if let Some(path) = &options.plan {
+        let plan = RunDir::read_plan(path)?;
+        settings.plan_file = Some(path.display().to_string());
+        (settings.seed, settings.replicas, settings.overlaps) = (plan.seed, plan.replicas, plan.overlaps);
+        (settings.duration_ms, settings.faults) = (plan.duration_ms, plan.kinds());
+        given = Some(plan);
+    }
+    let (able, skipped) = abilities.sift(&settings.faults, settings.replicas);
+    for Skipped { kind, why } in &skipped {
+        eprintln!("chaos: SKIPPED: {kind}: {why}");
+    }
+    settings.faults = able;
+    let plan = match given {
+        Some(mut plan) => {
+            plan.steps.retain(|step| settings.faults.contains(&step.kind));
+            plan
+        }
+        None => {
+            let Settings { seed, faults, replicas, duration_ms, overlaps, .. } = &settings;
+            Plan::of_seed(*seed, faults, *replicas, *duration_ms, *overlaps)
+        }
+    };
     let dir = RunDir::create(&options.dir.unwrap_or_else(|| default_dir(settings.seed)))?;
     eprintln!("chaos: seed {}, in {}\nagain: {}", settings.seed, dir.path().display(), settings.command());
     eprint!("{plan}");
-    let work = flotilla_chaos::run(&settings, &plan, program, &dir, &runtime);
+    let work = flotilla_chaos::run(&settings, &plan, &skipped, &abilities, program, &dir, &runtime);
     let report = match select(work, tokio::signal::ctrl_c()).await {
         Either::Left(report) => report?,
         Either::Right(_) => return Err(ChaosError::Interrupted(dir.path().to_owned())),

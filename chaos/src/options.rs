@@ -49,6 +49,12 @@ pub struct RunOptions {
     /// Which faults the plan may have: names as in `list`, `all` or `none`
     #[arg(long, value_name = "FAULT,FAULT", default_value = "all", value_parser = fault_set)]
     pub faults: FaultSet,
+    /// A plan as `plan.json` of an earlier run has it, in place of one made from the seed
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "faults", "duration", "replicas", "overlap"])]
+    pub plan: Option<PathBuf>,
+    /// Faults may strike while others hold
+    #[arg(long)]
+    pub overlap: bool,
     /// How long messages are sent
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub duration: Duration,
@@ -89,7 +95,7 @@ pub enum OptionError {
 
 fn fault_set(text: &str) -> Result<FaultSet, OptionError> {
     match text {
-        "all" => return Ok(FaultSet(FaultKind::all().to_vec())),
+        "all" => return Ok(FaultSet(FaultKind::all())),
         "none" => return Ok(FaultSet(Vec::new())),
         _ => {}
     }

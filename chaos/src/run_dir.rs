@@ -112,6 +112,15 @@ impl RunDir {
         self.write(PLAN, plan)
     }
 
+    /// Reads a plan from any file.
+    ///
+    /// # Errors
+    /// If it cannot be read or is none.
+    pub fn read_plan(path: &Path) -> Result<Plan, RunDirError> {
+        let dir = RunDir { path: path.parent().unwrap_or(Path::new(".")).to_owned() };
+        dir.read(&path.file_name().unwrap_or_default().to_string_lossy())
+    }
+
     /// Stores what happened.
     ///
     /// # Errors
@@ -191,7 +200,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("7");
         let run = RunDir::create(&path).unwrap();
-        run.write_plan(&Plan::of_seed(7, FaultKind::all(), 3, 60_000)).unwrap();
+        run.write_plan(&Plan::of_seed(7, &FaultKind::all(), 3, 60_000, false)).unwrap();
         std::fs::create_dir(run.cluster_path().join("broker-1")).unwrap();
         std::fs::write(run.cluster_path().join("broker-1.log"), "x").unwrap();
         run.remove_data().unwrap();

@@ -34,8 +34,8 @@ async fn field(dir: &Path) -> Field {
     };
     let cluster = LocalCluster::start(config, runtime.clone()).await.unwrap();
     let view = ClusterView::new(&cluster.client_addresses(), &TonicConnector::new(runtime.clone()), &runtime);
-    let admin = Client::tonic(ClientConfig::of_namesrv([cluster.namesrv_address()])).unwrap().admin();
-    Field { cluster, view, admin, runtime }
+    let client = Client::tonic(ClientConfig::of_namesrv([cluster.namesrv_address()])).unwrap();
+    Field::new(cluster, view, client, runtime)
 }
 
 fn is_whole(field: &mut Field) -> bool {
@@ -52,7 +52,7 @@ async fn faults_on_processes_strike_and_heal() {
     assert!(is_whole(&mut field));
     let all = Victim::All;
 
-    let kill = Fault::Kill(Kill { victim: all });
+    let kill = Fault::Kill(Kill { victim: all.clone() });
     assert_eq!(kill.hurt(&mut field).await.unwrap(), [1, 2, 3]);
     assert_eq!(field.cluster.dead_nodes(), [1, 2, 3]);
     kill.heal(&mut field, &[1, 2, 3]).await.unwrap();
