@@ -69,7 +69,8 @@ pub(crate) async fn conduct(
         let next_heal = holding.iter().enumerate().min_by_key(|(_, fault)| fault.heal_at);
         let next_heal = next_heal.map(|(at, fault)| (at, fault.heal_at));
         let may_strike = steps.peek().is_some_and(|step| {
-            holding.is_empty() || (plan.overlaps && holding.iter().all(|other| step.kind.may_join(other.step.kind)))
+            let may_join = || holding.iter().all(|other| step.kind.may_join(other.step.kind));
+            holding.is_empty() || (plan.overlaps && (plan.meets_as_written || may_join()))
         });
         match (strike_at, next_heal) {
             (None, None) => break,

@@ -59,13 +59,17 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         .collect();
     acked_ns.sort_unstable();
     let outages = outages(&acked_ns, &record.faults, record.load_ended_ns);
+    let terms: Vec<u64> = history.leaders.iter().map(|seen| seen.term).collect();
+    let elections = terms.iter().max().zip(terms.iter().min()).map_or(0, |(max, min)| max - min);
+    let gap_ms = outages.iter().map(|outage| outage.gap_ms).max().unwrap_or_default();
+    let after_heal_ms = outages.iter().filter_map(|outage| outage.after_heal_ms).max().unwrap_or_default();
+    incidents.extend(record.settings.limits.passed(gap_ms, after_heal_ms, elections));
     let void = void_reasons(&acked_ns, record);
     let conclusion = match (findings.is_empty() && incidents.is_empty(), void.is_empty()) {
         (false, _) => Conclusion::Broken,
         (true, false) => Conclusion::Void,
         (true, true) => Conclusion::Good,
     };
-    let terms: Vec<u64> = history.leaders.iter().map(|seen| seen.term).collect();
     Ok(Report {
         conclusion,
         settings: record.settings.clone(),
@@ -77,7 +81,7 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         received: counts.received,
         redelivered: counts.redelivered,
         calls: record.calls.clone(),
-        elections: terms.iter().max().zip(terms.iter().min()).map_or(0, |(max, min)| max - min),
+        elections,
         availability: by_kind(&outages),
         outages,
         faults: record.faults.clone(),
@@ -87,6 +91,7 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         findings,
         incidents,
         void,
+        load_started_ns: record.load_started_ns,
         load_ms: record.load_ended_ns.saturating_sub(record.load_started_ns) / 1_000_000,
         total_ms: record.total_ms,
         command: record.settings.command(),
@@ -155,6 +160,7 @@ mod tests {
     use crate::conductor::FaultRecord;
     use crate::nemesis::FaultKind;
     use crate::run_record::Settings;
+    use crate::scenario::Limits;
     use crate::workload::CallCounts;
 
     fn queue() -> QueueKey {
@@ -210,6 +216,7 @@ mod tests {
             overlaps: false,
             plan_file: None,
             scenario: None,
+            limits: Limits::default(),
         };
         RunRecord {
             settings,

@@ -13,7 +13,10 @@ mod body;
 pub mod cluster;
 mod conductor;
 mod drain;
+pub mod export;
 pub mod history_file;
+mod html;
+pub mod hurt;
 mod incidents;
 mod judge;
 pub mod nemesis;
@@ -24,6 +27,7 @@ mod rng;
 mod run;
 mod run_dir;
 mod run_record;
+pub mod scenario;
 mod workload;
 
 pub use abilities::Abilities;

@@ -49,6 +49,9 @@ pub struct Plan {
     /// A fault may strike while others hold.
     #[serde(default)]
     pub overlaps: bool,
+    /// Written by hand: faults meet as their times say, whatever they hurt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub meets_as_written: bool,
     /// In the order of their times.
     pub steps: Vec<Step>,
 }
@@ -92,7 +95,7 @@ impl Plan {
             steps.push(Step { number: steps.len() as u64 + 1, at_ms, hold_ms, kind, fault });
             free_ms = free_ms.max(at_ms + busy_ms + rng.between(GAP_MS_MIN, GAP_MS_MAX));
         }
-        Plan { seed, replicas, duration_ms, overlaps, steps }
+        Plan { seed, replicas, duration_ms, overlaps, meets_as_written: false, steps }
     }
 
     /// Whether any step needs links between the replicas that can be hurt.

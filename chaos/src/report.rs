@@ -69,6 +69,9 @@ pub struct Report {
     pub incidents: Vec<String>,
     /// Why the run proves nothing, if so.
     pub void: Vec<String>,
+    /// When the load began, on the history's clock.
+    #[serde(default)]
+    pub load_started_ns: u64,
     /// Length of the load.
     pub load_ms: u64,
     /// From the first process to the last look.

@@ -182,6 +182,7 @@ pub fn rejudge(dir: &RunDir) -> Result<Report, RunDirError> {
     let record = dir.read_record()?;
     let report = judge(&events, &record).map_err(|source| dir.history_error(source))?;
     dir.write_report(&report)?;
+    dir.write_page(&crate::html::page(&events, &report).map_err(|source| dir.history_error(source))?)?;
     Ok(report)
 }
 

@@ -57,6 +57,7 @@ const PLAN: &str = "plan.json";
 const HISTORY: &str = "history.jsonl";
 const RECORD: &str = "run.json";
 const REPORT_JSON: &str = "report.json";
+const PAGE: &str = "report.html";
 const REPORT_TEXT: &str = "report.txt";
 /// Processes' logs and data.
 const CLUSTER: &str = "cluster";
@@ -137,6 +138,14 @@ impl RunDir {
         self.write(REPORT_JSON, report)?;
         std::fs::write(self.path.join(REPORT_TEXT), report.to_string())
             .map_err(|source| self.io_error(REPORT_TEXT, source))
+    }
+
+    /// Stores the page with the pictures.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_page(&self, html: &str) -> Result<(), RunDirError> {
+        std::fs::write(self.path.join(PAGE), html).map_err(|source| self.io_error(PAGE, source))
     }
 
     /// What happened.

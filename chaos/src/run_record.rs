@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::conductor::FaultRecord;
 use crate::nemesis::FaultKind;
+use crate::plan::Plan;
+use crate::scenario::Limits;
 use crate::workload::CallCounts;
 
 /// How a run is made.
@@ -28,6 +30,9 @@ pub struct Settings {
     /// The scenario whose plan was carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scenario: Option<String>,
+    /// What must hold beside the promises.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// A fault that was asked for and left out.
@@ -40,6 +45,12 @@ pub struct Skipped {
 }
 
 impl Settings {
+    /// What a plan says of itself.
+    pub fn follow(&mut self, plan: &Plan) {
+        (self.seed, self.replicas, self.overlaps) = (plan.seed, plan.replicas, plan.overlaps);
+        (self.duration_ms, self.faults) = (plan.duration_ms, plan.kinds());
+    }
+
     /// The command that makes the same run again.
     pub fn command(&self) -> String {
         const PROGRAM: &str = "cargo run --release -p flotilla-chaos --";
@@ -100,6 +111,7 @@ mod tests {
             overlaps: false,
             plan_file: None,
             scenario: None,
+            limits: Limits::default(),
         };
         let options = "run --seed 7 --faults kill-leader,one-way --duration 60s --rate 500 --replicas 3";
         assert!(settings.command().ends_with(options), "{}", settings.command());

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use flotilla_chaos::nemesis::FaultKind;
+use flotilla_chaos::scenario::Limits;
 use flotilla_chaos::{CallCounts, RunRecord, Settings};
 use flotilla_checkers::{Ack, Delivery, Dump, EventKind, Operation, QueueKey, Recorder, write_json_lines};
 
@@ -45,6 +46,7 @@ fn store_run(dir: &Path, is_lost: bool) {
             overlaps: false,
             plan_file: None,
             scenario: None,
+            limits: Limits::default(),
         },
         faults: Vec::new(),
         skipped: Vec::new(),

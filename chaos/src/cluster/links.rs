@@ -461,6 +461,67 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_link_to_a_replica_without_a_process_refuses_as_its_kernel_would() {
+        let (links, mut stream, _echo) = linked().await;
+        assert!(is_answered(&mut stream, 1, LATE).await);
+        let address = links.address(1, 2).unwrap();
+        links.set_gone(2, true);
+        let refused = async {
+            while !matches!(TcpStream::connect(address).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused) {
+                Runtime::tokio().sleep(Duration::from_millis(5)).await;
+            }
+        };
+        Runtime::tokio().timeout(LATE, refused).await.unwrap();
+        // Where nothing passes, nobody can say that nobody listens.
+        links.set_traffic(1, 2, Traffic::Held);
+        let accepted = async {
+            while TcpStream::connect(address).await.is_err() {
+                Runtime::tokio().sleep(Duration::from_millis(5)).await;
+            }
+        };
+        Runtime::tokio().timeout(LATE, accepted).await.unwrap();
+        links.heal();
+        links.set_gone(2, false);
+        let again = async {
+            loop {
+                if let Ok(mut stream) = TcpStream::connect(address).await
+                    && is_answered(&mut stream, 7, SOON).await
+                {
+                    return;
+                }
+                Runtime::tokio().sleep(Duration::from_millis(5)).await;
+            }
+        };
+        Runtime::tokio().timeout(LATE, again).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_lost_comes_later_and_what_is_damaged_ends_the_connection() {
+        let (links, mut stream, _echo) = linked().await;
+        links.set_traffic(1, 2, Traffic::Lossy(100));
+        let begun = Runtime::tokio().now();
+        assert!(is_answered(&mut stream, 1, LATE).await);
+        assert!(Runtime::tokio().now() - begun >= RESENT_AFTER);
+        links.set_traffic(1, 2, Traffic::Corrupting);
+        let (mut damaged, mut sent) = (0, 0);
+        while damaged == 0 && sent < 10_000 {
+            let mut stream = TcpStream::connect(links.address(1, 2).unwrap()).await.unwrap();
+            sent += 1;
+            stream.write_u8(10).await.unwrap();
+            match Runtime::tokio().timeout(LATE, stream.read_u8()).await.unwrap() {
+                Ok(11) => {}
+                Ok(_) => {
+                    damaged += 1;
+                    assert!(stream.read_u8().await.is_err(), "nothing comes after a damaged piece");
+                }
+                Err(error) => panic!("an undamaged piece arrives: {error}"),
+            }
+        }
+        assert_eq!(damaged, 1);
+        assert!(links.disturbed() > 0);
+    }
+
+    #[tokio::test]
     async fn a_slow_path_delays_and_keeps_the_order() {
         let (links, mut stream, _echo) = linked().await;
         links.set_traffic(1, 2, Traffic::Delayed(SOON));

@@ -43,6 +43,7 @@ pub enum Fault {
     ConsumerChurn(ConsumerChurn),
     LyingDisk(LyingDisk),
     Rewind(Rewind),
+    Amnesia(Amnesia),
 }
 
 /// The same for whichever it is.
@@ -83,6 +84,7 @@ macro_rules! with_each {
             Fault::ConsumerChurn($nemesis) => $work,
             Fault::LyingDisk($nemesis) => $work,
             Fault::Rewind($nemesis) => $work,
+            Fault::Amnesia($nemesis) => $work,
         }
     };
 }
@@ -109,6 +111,7 @@ impl Fault {
         match self {
             Fault::CrashLoop(nemesis) => nemesis.lives_ms.iter().sum::<u64>() + 500,
             Fault::RollingRestart(nemesis) => 1_000 * nemesis.replicas,
+            Fault::Amnesia(_) => 14_000,
             Fault::LaggardFirst(nemesis) => nemesis.lag_ms + nemesis.alone_ms + 1_000,
             Fault::HardStop(_) | Fault::PowerLoss(_) | Fault::LyingDisk(_) | Fault::Rewind(_) => 1_500,
             Fault::ReadOnlyDisk(_) | Fault::DeadDisk(_) | Fault::FlipBits(_) | Fault::TornTail(_) => 1_000,

@@ -42,6 +42,15 @@ pub struct Field {
     pub saved: Vec<SavedBytes>,
 }
 
+/// An error that shows the end of a log: what happened, and the last word.
+pub(super) fn short(error: &str) -> String {
+    let mut lines = error.lines();
+    match (lines.next(), lines.next_back()) {
+        (Some(first), Some(last)) => format!("{}: {last}", first.split("; the end of its log").next().unwrap_or(first)),
+        _ => error.to_owned(),
+    }
+}
+
 /// Bytes of a file as they were before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedBytes {
@@ -148,7 +157,7 @@ impl Field {
     pub(crate) fn take_fallen(&mut self, excused: &[u64]) -> Vec<(u64, String)> {
         let fallen = self.cluster.take_fallen();
         let (allowed, wrong): (Vec<_>, Vec<_>) = fallen.into_iter().partition(|(node, _)| excused.contains(node));
-        self.notes.extend(allowed.into_iter().map(|(_, error)| error.to_string()));
+        self.notes.extend(allowed.into_iter().map(|(_, error)| short(&error.to_string())));
         wrong.into_iter().map(|(node, error)| (node, error.to_string())).collect()
     }
 

@@ -90,7 +90,7 @@ impl Nemesis for FlipBits {
                 && let Err(error) = field.cluster.restart(*node).await
             {
                 // As it should: what is damaged must not be served.
-                field.notes.push(error.to_string());
+                field.notes.push(super::field::short(&error.to_string()));
             }
         }
         Ok(nodes)

@@ -61,6 +61,7 @@ pub enum FaultKind {
     ConsumerChurn,
     LyingDisk,
     Rewind,
+    Amnesia,
 }
 
 /// What a fault works on: decides which may be active at the same time.
@@ -174,6 +175,7 @@ impl FaultKind {
                 Card { needs_shim: true, needs_volumes: true, ..card(lying_disk::ABOUT, Class::Control) }
             }
             FaultKind::Rewind => card(rewind::ABOUT, Class::Control),
+            FaultKind::Amnesia => Card { replicas_min: 3, ..card(amnesia::ABOUT, Class::Control) },
         }
     }
 
@@ -243,6 +245,7 @@ impl FaultKind {
             FaultKind::ConsumerChurn => Fault::ConsumerChurn(ConsumerChurn {}),
             FaultKind::LyingDisk => Fault::LyingDisk(LyingDisk {}),
             FaultKind::Rewind => Fault::Rewind(Rewind {}),
+            FaultKind::Amnesia => Fault::Amnesia(Amnesia {}),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What hurts: one nemesis a file, each of which knows what it does and how that is healed.
 
+mod amnesia;
 mod bridge;
 mod clock_drift;
 mod clock_jump;
@@ -42,6 +43,7 @@ mod write_error;
 #[cfg(test)]
 mod heal_test;
 
+pub use self::amnesia::Amnesia;
 pub use self::bridge::Bridge;
 pub use self::clock_drift::ClockDrift;
 pub use self::clock_jump::ClockJump;

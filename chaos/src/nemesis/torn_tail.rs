@@ -5,13 +5,13 @@ use std::os::unix::fs::FileExt;
 use serde::{Deserialize, Serialize};
 
 use super::{About, Field, FieldError, Nemesis, Victim};
-use super::field::CATCH_UP_TIMEOUT;
+use super::field::{CATCH_UP_TIMEOUT, SavedBytes};
 use super::power_loss::{log_files, tail_of};
 use crate::rng::Rng;
 
 pub(super) const ABOUT: About = About {
     what: "a follower is killed and the last 1 to 4,096 bytes of its log are zeroes when it starts",
-    heals: "over when it has caught up from the others, or it is started",
+    heals: "over when it has caught up; where it refused to start its log is put back",
 };
 
 /// A log without its end.
@@ -40,15 +40,24 @@ impl Nemesis for TornTail {
             let file = std::fs::File::options().read(true).write(true).open(&path).map_err(error)?;
             let tail = tail_of(&file).map_err(error)?;
             let start = tail.saturating_sub(self.bytes);
-            file.write_all_at(&vec![0; (tail - start) as usize], start).and_then(|()| file.sync_data()).map_err(error)?;
+            let mut before = vec![0; (tail - start) as usize];
+            file.read_exact_at(&mut before, start).map_err(error)?;
+            let after = vec![0; before.len()];
+            file.write_all_at(&after, start).and_then(|()| file.sync_data()).map_err(error)?;
+            field.saved.push(SavedBytes { node: *node, path, at: start, before, after });
         }
         if let Err(error) = field.cluster.restart_all(&nodes).await {
-            field.notes.push(error.to_string());
+            field.notes.push(super::field::short(&error.to_string()));
         }
         Ok(nodes)
     }
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
+        let dead = field.cluster.dead_nodes();
+        let (refused, taken): (Vec<u64>, Vec<u64>) = targets.iter().partition(|node| dead.contains(node));
+        // Those that took it have written to that place since.
+        field.saved.retain(|saved| !taken.contains(&saved.node));
+        field.put_back(&refused)?;
         field.mend(targets).await?;
         for node in targets {
             field.view.await_caught_up(*node, CATCH_UP_TIMEOUT).await?;

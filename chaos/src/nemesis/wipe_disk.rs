@@ -31,7 +31,7 @@ impl Nemesis for WipeDisk {
             }
             match field.cluster.restart(*node).await {
                 Ok(()) => field.notes.push(format!("broker {node} started with nothing, under its old number")),
-                Err(error) => field.notes.push(error.to_string()),
+                Err(error) => field.notes.push(super::field::short(&error.to_string())),
             }
         }
         Ok(nodes)
