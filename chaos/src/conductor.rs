@@ -152,12 +152,7 @@ async fn strike<'a>(
     Holding { step, targets, problem, notes, started_ns, struck_ns, heal_at, met_before }
 }
 
-async fn heal(
-    fault: Holding<'_>,
-    field: &mut Field,
-    history: &Arc<HistoryFile>,
-    incidents: &Incidents,
-) -> FaultRecord {
+async fn heal(fault: Holding<'_>, field: &mut Field, history: &Arc<HistoryFile>, incidents: &Incidents) -> FaultRecord {
     let Holding { step, targets, problem, mut notes, started_ns, struck_ns, met_before, .. } = fault;
     // Counted before it is healed: what waited may move on afterwards.
     let disturbed = met(step.kind, field).map(|now| now.saturating_sub(met_before));

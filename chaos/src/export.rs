@@ -104,8 +104,7 @@ pub fn edn(events: &[Event]) -> Result<Edn, HistoryError> {
                 let (sent, more) = match ack {
                     Some(ack) => {
                         let mut more = String::new();
-                        for (name, number) in
-                            [("term", ack.term), ("leader", ack.leader), ("log-index", ack.log_index)]
+                        for (name, number) in [("term", ack.term), ("leader", ack.leader), ("log-index", ack.log_index)]
                         {
                             if let Some(number) = number {
                                 let _ = write!(more, ", :{name} {number}");
@@ -182,7 +181,8 @@ mod tests {
         recorder.record(9, "producer-1", EventKind::Ok, send("1f-7", Some(ack)));
         let fault = Operation::Fault { name: "heal kill-leader".into(), targets: vec![1, 2] };
         recorder.record(10, "nemesis", EventKind::Ok, fault);
-        let deliveries = vec![Delivery::new("c", queue.clone(), 12, "1f-7"), Delivery::new("c", queue, 13, "a stranger")];
+        let deliveries =
+            vec![Delivery::new("c", queue.clone(), 12, "1f-7"), Delivery::new("c", queue, 13, "a stranger")];
         recorder.record(11, "consumer-1", EventKind::Ok, Operation::Receive { deliveries });
         let edn = edn(recorder.events()).unwrap();
         let lines: Vec<&str> = edn.history.lines().collect();

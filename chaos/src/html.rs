@@ -219,7 +219,8 @@ fn picture(
             let _ = write!(path, "{}{:.1} {:.1}", if is_drawing { 'L' } else { 'M' }, x_of(ns), y_of(*value));
             is_drawing = true;
         }
-        let _ = write!(html, "<path d='{path}' fill='none' stroke='{colour}' stroke-width='1.4' stroke-linecap='round'/>");
+        let _ =
+            write!(html, "<path d='{path}' fill='none' stroke='{colour}' stroke-width='1.4' stroke-linecap='round'/>");
     }
     html.push_str("</svg><p class=key>");
     for Line { name, colour, .. } in lines {

@@ -107,13 +107,8 @@ pub struct BlowRecord {
 impl Hosts {
     /// Processes of this machine, by their numbers.
     pub fn of_pids(pids: &[u32]) -> Hosts {
-        let host = |pid: &u32| Host {
-            name: format!("pid {pid}"),
-            pid: Some(*pid),
-            pid_file: None,
-            start: None,
-            via: None,
-        };
+        let host =
+            |pid: &u32| Host { name: format!("pid {pid}"), pid: Some(*pid), pid_file: None, start: None, via: None };
         Hosts { host: pids.iter().map(host).collect() }
     }
 
@@ -322,7 +317,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_done_is_told() {
-        let refused = |hosts| Hurting::new(hosts, &[Blow::Kill], 1, Runtime::tokio()).err().map(|error| error.to_string());
+        let refused =
+            |hosts| Hurting::new(hosts, &[Blow::Kill], 1, Runtime::tokio()).err().map(|error| error.to_string());
         assert!(refused(Hosts { host: Vec::new() }).unwrap().contains("--pids"));
         assert!(refused(Hosts::of_pids(&[u32::MAX])).unwrap().contains("not there"));
         assert!(refused(Hosts::of_pids(&[std::process::id()])).unwrap().contains("start"));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flotilla_checkers::{
     Delivery, Dump, Event, Finding, History, HistoryError, Property, QueueDump, QueueKey, Report as Counts,
-    SendOutcome, SlotDump, check, no_lost_ack, replicas_agree,
+    SendOutcome, SlotDump, check, no_lost_ack, order_per_message_group, replicas_agree,
 };
 
 use crate::availability::{by_kind, outages};
@@ -32,6 +32,8 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let mut add = |property, details: Vec<String>| {
         findings.extend(details.into_iter().map(|detail| Finding { property, detail }));
     };
+    let disorders = order_per_message_group::find(&history.sends, &consumed);
+    add(Property::OrderPerMessageGroup, texts(disorders));
     add(Property::ReplicasAgree, texts(replicas_agree::find(&replicas, true)));
     let has_ended = replicas.len() as u64 == record.settings.replicas;
     if was_drained {

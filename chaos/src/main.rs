@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use flotilla_chaos::abilities::is_root;
-use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::hurt::{Hosts, HurtError, Hurting};
+use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::plan::Plan;
 use flotilla_chaos::scenario::{Limits, Scenario};
 use flotilla_chaos::{
@@ -42,10 +42,7 @@ enum ChaosError {
     #[error("the history contradicts itself: {0}")]
     History(#[source] HistoryError),
     #[error("{path}: {source}", path = .path.display())]
-    Write {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     #[error("stopped by Ctrl-C; what was seen until then is in {}", .0.display())]
     Interrupted(PathBuf),
 }
@@ -261,7 +258,8 @@ async fn controls(dir: Option<PathBuf>, flotilla: Option<PathBuf>, runtime: Runt
             scenario: None,
             limits: Limits::default(),
         };
-        let report = carry_out(settings, None, program.clone(), &dir.join(format!("control-{name}")), false, &runtime).await?;
+        let report =
+            carry_out(settings, None, program.clone(), &dir.join(format!("control-{name}")), false, &runtime).await?;
         let lost = report.findings.iter().filter(|finding| finding.property == Property::NoLostAck).count();
         let (is_right, text) = match fault {
             _ if !report.skipped.is_empty() => (true, "skipped".to_owned()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flotilla_checkers::{EventKind, Operation};
 use flotilla_client::{AdminError, Client, ClientConfig, ConfigErrors, GroupSpec, TopicSpec};
-use flotilla_message::{GroupName, TopicName};
+use flotilla_message::{GroupName, MessageType, TopicName};
 use flotilla_proto::client::TonicConnector;
 use flotilla_runtime::Runtime;
 use futures::future::join;
@@ -28,6 +28,9 @@ use crate::workload::{CallCounts, Workload, WorkloadConfig};
 
 pub(crate) const TOPIC: &str = "chaos";
 const GROUP: &str = "chaos-readers";
+/// The checkers know FIFO topics by the end of their names.
+const FIFO_TOPIC: &str = "chaos-fifo";
+const FIFO_GROUP: &str = "chaos-fifo-readers";
 const QUEUES: u32 = 6;
 /// Small, so that a minute's load fills several segments.
 const SEGMENT_BYTES: u64 = 4 << 20;
@@ -122,12 +125,19 @@ async fn hurt(
     let admin = looking.admin();
     admin.create_topic(&TopicSpec::new(topic.clone(), QUEUES)).await.map_err(RunError::Prepare)?;
     admin.create_group(&GroupSpec::new(group.clone())).await.map_err(RunError::Prepare)?;
+    let fifo_topic = TopicName::try_from(FIFO_TOPIC).expect("the name is a constant and legal");
+    let fifo_group = GroupName::try_from(FIFO_GROUP).expect("the name is a constant and legal");
+    let spec = TopicSpec { message_type: MessageType::Fifo, ..TopicSpec::new(fifo_topic.clone(), QUEUES) };
+    admin.create_topic(&spec).await.map_err(RunError::Prepare)?;
+    let spec = GroupSpec { order: true, ..GroupSpec::new(fifo_group.clone()) };
+    admin.create_group(&spec).await.map_err(RunError::Prepare)?;
 
     let observers = Observers::start(&addresses, &connector, &history, runtime);
     let mut field = Field::new(cluster, view, looking.clone(), runtime.clone());
     let started = runtime.now();
     let until = started + Duration::from_millis(plan.duration_ms);
-    let config = WorkloadConfig { topic: topic.clone(), group, rate: settings.rate, seed: settings.seed };
+    let (rate, seed) = (settings.rate, settings.seed);
+    let config = WorkloadConfig { topic: topic.clone(), group, fifo_topic: fifo_topic.clone(), fifo_group, rate, seed };
     let mut workload =
         Workload::start(config, &sending, &receiving, until, history.clone(), incidents.clone(), runtime)?;
     eprintln!("chaos: {} replicas are up; load for {} ms", settings.replicas, plan.duration_ms);
@@ -141,10 +151,12 @@ async fn hurt(
         incidents.add(format!("after everything was healed: {error}"));
     }
     let calls: CallCounts = workload.end(CONSUME_PATIENCE).await;
-    if let Err(DrainError::Client(error)) =
-        tell(drain(&looking, &topic, &history, &incidents, runtime).await, &incidents)
-    {
-        return Err(error.into());
+    for topic in [&topic, &fifo_topic] {
+        if let Err(DrainError::Client(error)) =
+            tell(drain(&looking, topic, &history, &incidents, runtime).await, &incidents)
+        {
+            return Err(error.into());
+        }
     }
     for dump in field.view.settled(SETTLE_TIMEOUT).await {
         history.record("harness", EventKind::Ok, Operation::Dump(dump));

@@ -163,6 +163,26 @@ fn two_judges_agree_on_planted_histories() {
 }
 
 #[test]
+fn they_agree_on_message_groups() {
+    let place = |offset| Some(Ack::at(QueueKey::new("chaos-fifo", 0), offset));
+    for (comes, conclusion) in [([0, 1], Conclusion::Good), ([1, 0], Conclusion::Broken)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut story = Story::good();
+        story.send("1-5", EventKind::Ok, place(0));
+        story.send("1-6", EventKind::Ok, place(1));
+        for who in ["consumer-1", "consumer-2", "drain-1"] {
+            let at = usize::from(who == "consumer-2");
+            let seen = if who == "drain-1" { vec![0, 1] } else { vec![comes[at]] };
+            let delivery =
+                |offset: u64| Delivery::new(who, QueueKey::new("chaos-fifo", 0), offset, format!("1-{}", offset + 5));
+            let deliveries = seen.into_iter().map(delivery).collect();
+            story.event(who, EventKind::Ok, Operation::Receive { deliveries });
+        }
+        assert_eq!(story.judged(dir.path()), conclusion, "{comes:?}");
+    }
+}
+
+#[test]
 fn they_agree_on_a_reversed_queue() {
     let dir = tempfile::tempdir().unwrap();
     let mut story = Story::good();

@@ -188,6 +188,32 @@ def order_per_queue(run):
             top = max(top, offset)
 
 
+def order_per_message_group(run):
+    """What one sender sends to a FIFO topic stands in one queue in its order, and comes to consumers in it."""
+    sender, acked = {}, {}
+    for message, process, invoked, _, outcome, ack in run.sends:
+        sender[message] = process
+        if outcome == "acked" and ack["queue"]["topic"].endswith("-fifo"):
+            acked.setdefault(process, []).append((invoked, queue_of(ack["queue"]), ack["offset"]))
+    for process, places in sorted(acked.items()):
+        places.sort()
+        if len({queue for _, queue, _ in places}) > 1:
+            yield f"message group {process} stands in more than one queue"
+        elif any(later[2] <= earlier[2] for earlier, later in zip(places, places[1:])):
+            yield f"the offsets of message group {process} are not in the order of sending"
+    first = {}
+    for queue, offset, message, who, _, order in run.seen:
+        if queue[0].endswith("-fifo") and not is_final(who) and message in sender:
+            first.setdefault((queue, offset), (order, sender[message], message, who))
+    came = sorted((group, queue, order, offset, message, who) for (queue, offset), (order, group, message, who) in first.items())
+    for (group, queue), members in groupby(came, key=lambda one: one[:2]):
+        top = -1
+        for _, _, _, offset, message, who in members:
+            if offset < top:
+                yield f"message group {group}: {who} got {message} at {offset} after {top} had come"
+            top = max(top, offset)
+
+
 def real_time_order(run):
     """Who is acknowledged before another begins has the lower offset."""
     marks = []
@@ -251,6 +277,7 @@ PROMISES = {
     "no-duplicate": no_duplicate,
     "dense-offsets": dense_offsets,
     "order-per-queue": order_per_queue,
+    "order-per-message-group": order_per_message_group,
     "real-time-order": real_time_order,
     "replicas-agree": replicas_agree,
     "nothing-taken-back": nothing_taken_back,

@@ -135,6 +135,19 @@ class SecondJudge(unittest.TestCase):
         events[9] = receive("consumer-1", (1, "1-1"), (0, "1-0"))
         self.assert_found(events, "order-per-queue")
 
+    def test_message_groups_out_of_order(self):
+        fifo = {"topic": "chaos-fifo", "queue": 0}
+
+        def of_fifo(event):
+            text = json.dumps(event).replace(json.dumps(QUEUE), json.dumps(fifo))
+            return json.loads(text)
+
+        first = [of_fifo(e) for e in (send("invoke", "1-5"), send("ok", "1-5", 0), send("invoke", "1-6"), send("ok", "1-6", 1))]
+        drained = [of_fifo(receive("drain-3", (0, "1-5"), (1, "1-6")))]
+        in_order = [of_fifo(receive("consumer-1", (0, "1-5"))), of_fifo(receive("consumer-2", (1, "1-6")))]
+        self.assertEqual(self.judge(good() + first + drained + in_order)[0], "good")
+        self.assert_found(good() + first + drained + in_order[::-1], "order-per-message-group")
+
     def test_offsets_against_time(self):
         events = good()
         events[2], events[4] = send("ok", "1-0", 1), send("ok", "1-1", 0)

@@ -310,7 +310,6 @@ async fn carry(near: TcpStream, wire: Wire) {
 
 /// Moves bytes one way until their source ends or their target is gone.
 async fn pump(mut source: OwnedReadHalf, mut target: OwnedWriteHalf, path: &Switch<Traffic>, wire: &Wire) {
-
     let (give, mut take) = mpsc::channel::<(Instant, Vec<u8>)>(CHUNKS_MAX);
     let read = async move {
         let mut buffer = vec![0; CHUNK_BYTES];
@@ -467,7 +466,8 @@ mod tests {
         let address = links.address(1, 2).unwrap();
         links.set_gone(2, true);
         let refused = async {
-            while !matches!(TcpStream::connect(address).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused) {
+            while !matches!(TcpStream::connect(address).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+            {
                 Runtime::tokio().sleep(Duration::from_millis(5)).await;
             }
         };

@@ -154,7 +154,9 @@ impl LocalCluster {
             }
             arguments.extend(common_arguments(&config));
             let volume = match rig.volume_bytes {
-                Some(bytes) => Some(Volume::create(config.dir.join(format!("broker-{node}.img")), data.clone(), bytes).await?),
+                Some(bytes) => {
+                    Some(Volume::create(config.dir.join(format!("broker-{node}.img")), data.clone(), bytes).await?)
+                }
                 None => None,
             };
             let page = config.dir.join(format!("broker-{node}.orders"));

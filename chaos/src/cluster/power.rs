@@ -29,8 +29,7 @@ pub fn cut(mount: &Path) -> io::Result<()> {
 /// # Errors
 /// What the system answers.
 pub fn write_out(file: &File, range: Range<u64>) -> io::Result<()> {
-    let flags =
-        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     let to_offset = |at: u64| i64::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     let (start, length) = (to_offset(range.start)?, to_offset(range.end.saturating_sub(range.start))?);
     // SAFETY: the call takes numbers only and touches no memory of this process; the descriptor is open.

@@ -30,8 +30,10 @@ impl Nemesis for ConsumerChurn {
         let (client, runtime) = (field.client.clone(), field.runtime.clone());
         let task = field.runtime.spawn("consumer-churn", async move {
             loop {
-                let config =
-                    SimpleConsumerConfig { await_duration: WAIT, ..SimpleConsumerConfig::new(group.clone(), topic.clone()) };
+                let config = SimpleConsumerConfig {
+                    await_duration: WAIT,
+                    ..SimpleConsumerConfig::new(group.clone(), topic.clone())
+                };
                 if let Ok(consumer) = client.simple_consumer(config)
                     && let Ok(batch) = consumer.receive(16, INVISIBLE).await
                 {

@@ -4,9 +4,9 @@ use std::os::unix::fs::FileExt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, Field, FieldError, Nemesis, Victim};
 use super::field::SavedBytes;
 use super::power_loss::{log_files, tail_of};
+use super::{About, Field, FieldError, Nemesis, Victim};
 use crate::rng::Rng;
 
 pub(super) const SEALED: About = About {
@@ -72,7 +72,9 @@ impl FlipBits {
         let after = [before[0] ^ (1 << (self.at_permille % 8))];
         file.write_all_at(&after, at).and_then(|()| file.sync_data()).map_err(error)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        field.notes.push(format!("broker {node}: byte {at} of {name} is {:#04x} instead of {:#04x}", after[0], before[0]));
+        field
+            .notes
+            .push(format!("broker {node}: byte {at} of {name} is {:#04x} instead of {:#04x}", after[0], before[0]));
         field.saved.push(SavedBytes { node, path, at, before: before.to_vec(), after: after.to_vec() });
         Ok(())
     }

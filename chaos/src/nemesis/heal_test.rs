@@ -161,7 +161,8 @@ async fn faults_on_files_are_undone_byte_for_byte() {
         assert_eq!((read("1.seg"), read("2.seg")), (sealed.clone(), active.clone()), "{part:?}");
         assert!(is_whole(&mut field));
     }
-    let none = FlipBits { victim: Victim::These { nodes: vec![1] }, part: FilePart::Sealed, at_permille: 1, is_down: false };
+    let none =
+        FlipBits { victim: Victim::These { nodes: vec![1] }, part: FilePart::Sealed, at_permille: 1, is_down: false };
     std::fs::create_dir_all(field.cluster.data(1).join("log")).unwrap();
     assert!(matches!(Fault::FlipBits(none).hurt(&mut field).await, Err(FieldError::Nothing(_))));
 

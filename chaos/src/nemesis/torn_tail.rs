@@ -4,9 +4,9 @@ use std::os::unix::fs::FileExt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, Field, FieldError, Nemesis, Victim};
 use super::field::{CATCH_UP_TIMEOUT, SavedBytes};
 use super::power_loss::{log_files, tail_of};
+use super::{About, Field, FieldError, Nemesis, Victim};
 use crate::rng::Rng;
 
 pub(super) const ABOUT: About = About {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, Field, FieldError, Nemesis, Victim};
 use super::field::CATCH_UP_TIMEOUT;
+use super::{About, Field, FieldError, Nemesis, Victim};
 
 pub(super) const ABOUT: About = About {
     what: "a follower is killed, all its data is removed, and it is started under its old number",
