@@ -65,7 +65,9 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let elections = terms.iter().max().zip(terms.iter().min()).map_or(0, |(max, min)| max - min);
     let gap_ms = outages.iter().map(|outage| outage.gap_ms).max().unwrap_or_default();
     let after_heal_ms = outages.iter().filter_map(|outage| outage.after_heal_ms).max().unwrap_or_default();
-    incidents.extend(record.settings.limits.passed(gap_ms, after_heal_ms, elections));
+    let notes = record.faults.iter().flat_map(|fault| &fault.notes);
+    let ends = notes.filter(|note| note.contains("ended by itself")).count() as u64;
+    incidents.extend(record.settings.limits.passed(gap_ms, after_heal_ms, elections, ends));
     let void = void_reasons(&acked_ns, record);
     let conclusion = match (findings.is_empty() && incidents.is_empty(), void.is_empty()) {
         (false, _) => Conclusion::Broken,

@@ -16,11 +16,14 @@ pub struct Limits {
     /// Terms after the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elections_max: Option<u64>,
+    /// Replicas that ended by themselves, though a fault of their disks excuses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_max: Option<u64>,
 }
 
 impl Limits {
     /// Which of them were passed, a sentence each.
-    pub(crate) fn passed(&self, gap_ms: u64, after_heal_ms: u64, elections: u64) -> Vec<String> {
+    pub(crate) fn passed(&self, gap_ms: u64, after_heal_ms: u64, elections: u64, ends: u64) -> Vec<String> {
         let mut passed = Vec::new();
         let mut hold = |limit: Option<u64>, value: u64, what: &str| {
             if let Some(limit) = limit.filter(|limit| value > *limit) {
@@ -30,6 +33,7 @@ impl Limits {
         hold(self.gap_ms_max, gap_ms, "milliseconds without an acknowledgement");
         hold(self.after_heal_ms_max, after_heal_ms, "milliseconds from a healing to the next acknowledgement");
         hold(self.elections_max, elections, "elections");
+        hold(self.ends_max, ends, "replicas that ended by themselves");
         passed
     }
 }
@@ -120,8 +124,9 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_passed_is_named() {
-        let limits = Limits { gap_ms_max: Some(100), after_heal_ms_max: None, elections_max: Some(1) };
-        assert_eq!(limits.passed(100, 9_999, 1), [""; 0]);
-        assert_eq!(limits.passed(101, 0, 2).len(), 2);
+        let limits =
+            Limits { gap_ms_max: Some(100), after_heal_ms_max: None, elections_max: Some(1), ends_max: Some(0) };
+        assert_eq!(limits.passed(100, 9_999, 1, 0), [""; 0]);
+        assert_eq!(limits.passed(101, 0, 2, 1).len(), 3);
     }
 }

@@ -333,6 +333,7 @@ def passed_limits(run, record):
     values = {
         "gap_ms_max": max(silences, default=0),
         "after_heal_ms_max": max(healings, default=0),
+        "ends_max": sum("ended by itself" in note for fault in record["faults"] for note in fault.get("notes", [])),
         "elections_max": max(terms) - min(terms) if terms else 0,
     }
     for name, limit in limits.items():

@@ -1,5 +1,7 @@
 //! The shim in programs that know nothing of it: `dd` and `date` of the system.
 
+#![allow(clippy::disallowed_methods, reason = "what is tested are the real clocks of other processes")]
+
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
