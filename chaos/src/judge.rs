@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flotilla_checkers::{
-    Delivery, Dump, Event, Finding, History, HistoryError, Property, QueueDump, QueueKey, Report as Counts,
+    Delivery, Dump, Event, Finding, History, HistoryError, Operation, Property, QueueDump, QueueKey, Report as Counts,
     SendOutcome, SlotDump, check, no_lost_ack, order_per_message_group, replicas_agree,
 };
 
@@ -63,11 +63,12 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let outages = outages(&acked_ns, &record.faults, record.load_ended_ns);
     let terms: Vec<u64> = history.leaders.iter().map(|seen| seen.term).collect();
     let elections = terms.iter().max().zip(terms.iter().min()).map_or(0, |(max, min)| max - min);
+    let under_load = elections_by(events, record.load_ended_ns);
     let gap_ms = outages.iter().map(|outage| outage.gap_ms).max().unwrap_or_default();
     let after_heal_ms = outages.iter().filter_map(|outage| outage.after_heal_ms).max().unwrap_or_default();
     let notes = record.faults.iter().flat_map(|fault| &fault.notes);
     let ends = notes.filter(|note| note.contains("ended by itself")).count() as u64;
-    incidents.extend(record.settings.limits.passed(gap_ms, after_heal_ms, elections, ends));
+    incidents.extend(record.settings.limits.passed(gap_ms, after_heal_ms, under_load, ends));
     let void = void_reasons(&acked_ns, record);
     let conclusion = match (findings.is_empty() && incidents.is_empty(), void.is_empty()) {
         (false, _) => Conclusion::Broken,
@@ -100,6 +101,16 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         total_ms: record.total_ms,
         command: record.settings.command(),
     })
+}
+
+/// Terms after the first one that were seen until then.
+fn elections_by(events: &[Event], end_ns: u64) -> u64 {
+    let terms = events.iter().filter(|event| event.time_ns <= end_ns).filter_map(|event| match &event.operation {
+        Operation::Leader(seen) => Some(seen.term),
+        _ => None,
+    });
+    let (min, max) = terms.fold((u64::MAX, 0), |(min, max), term| (min.min(term), max.max(term)));
+    max.saturating_sub(min)
 }
 
 /// Fewer acknowledged messages than one in so many prove nothing.
@@ -158,7 +169,7 @@ fn texts(found: Vec<impl ToString>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use flotilla_checkers::{Ack, EventKind, Leadership, Operation, Recorder};
+    use flotilla_checkers::{Ack, EventKind, Leadership, Recorder};
 
     use super::*;
     use crate::conductor::FaultRecord;

@@ -13,7 +13,7 @@ pub struct Limits {
     /// From a healing to the next acknowledgement, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_heal_ms_max: Option<u64>,
-    /// Terms after the first one.
+    /// Terms after the first one, as seen under load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elections_max: Option<u64>,
     /// Replicas that ended by themselves, though a fault of their disks excuses it.
@@ -73,6 +73,7 @@ const FILES: &[&str] = &[
     include_str!("../scenarios/b04-two-crashes-in-a-row.json"),
     include_str!("../scenarios/b06-answers-lost.json"),
     include_str!("../scenarios/b08-clock-step.json"),
+    include_str!("../scenarios/b08-clock-step-and-failover.json"),
     include_str!("../scenarios/b10-full-disks.json"),
     include_str!("../scenarios/b11-damaged-log-at-rest.json"),
     include_str!("../scenarios/corrupt-link.json"),

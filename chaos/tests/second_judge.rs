@@ -113,7 +113,7 @@ impl Story {
 #[test]
 fn two_judges_agree_on_planted_histories() {
     type Plant = fn(&mut Story);
-    let stories: [(Conclusion, Plant); 18] = [
+    let stories: [(Conclusion, Plant); 19] = [
         (Conclusion::Good, |_| {}),
         (Conclusion::Good, |s| {
             s.send("1-2", EventKind::Unknown, None);
@@ -147,7 +147,15 @@ fn two_judges_agree_on_planted_histories() {
         (Conclusion::Broken, |s| s.event("o", EventKind::Ok, Operation::Leader(Leadership { term: 1, leader: 2 }))),
         (Conclusion::Broken, |s| s.state(4, "other", 9)),
         (Conclusion::Broken, |s| s.record.incidents.push("broker 2 ended by itself".into())),
-        (Conclusion::Broken, |s| s.record.settings.limits.elections_max = Some(0)),
+        (Conclusion::Broken, |s| {
+            s.record.settings.limits.elections_max = Some(0);
+            s.event("o", EventKind::Ok, Operation::Leader(Leadership { term: 2, leader: 2 }));
+            s.record.load_ended_ns = s.now_ns;
+        }),
+        (Conclusion::Good, |s| {
+            s.record.settings.limits.elections_max = Some(0);
+            s.event("o", EventKind::Ok, Operation::Leader(Leadership { term: 2, leader: 2 }));
+        }),
         (Conclusion::Void, |s| s.record.faults[0].problem = Some("refused".into())),
         (Conclusion::Void, |s| s.record.settings.rate = 1_000),
     ];
@@ -155,9 +163,6 @@ fn two_judges_agree_on_planted_histories() {
         let dir = tempfile::tempdir().unwrap();
         let mut story = Story::good();
         plant(&mut story);
-        if number == 15 {
-            story.event("o", EventKind::Ok, Operation::Leader(Leadership { term: 2, leader: 2 }));
-        }
         assert_eq!(story.judged(dir.path()), conclusion, "story {number}");
     }
 }

@@ -33,6 +33,7 @@ class Run:
         self.seen = []  # (queue, offset, id, who, attempt, order)
         self.looks = []  # (queue, offset, id, who)
         self.leaders = []  # (term, leader)
+        self.terms = []  # (time, term)
         self.states = []  # (replica, applied, digest)
 
 
@@ -99,6 +100,7 @@ def take(run, pending, number, time, process, kind, name, value):
             run.looks.append((queue_of(one["queue"]), one["offset"], one["message_id"], one["consumer"]))
     elif name == "leader":
         run.leaders.append((value["term"], value["leader"]))
+        run.terms.append((time, value["term"]))
     elif name == "dump":
         run.states.append((value["replica"], value["applied_index"], value["digest"]))
 
@@ -329,7 +331,7 @@ def passed_limits(run, record):
     found = list(outages(run, record)) if limits else []
     silences = [-(-silence // 10**6) for silence, _ in found]
     healings = [-(-healing // 10**6) for _, healing in found if healing is not None]
-    terms = [term for term, _ in run.leaders]
+    terms = [term for time, term in run.terms if time <= record["load_ended_ns"]]
     values = {
         "gap_ms_max": max(silences, default=0),
         "after_heal_ms_max": max(healings, default=0),

@@ -191,6 +191,9 @@ class SecondJudge(unittest.TestCase):
             self.assertEqual(self.judge(good(), record)[0], "good" if right else "broken", name)
         record["settings"]["limits"] = {"elections_max": 0}
         self.assertEqual(self.judge([leader(2, 2)] + good(), record)[0], "broken")
+        late = copy.deepcopy(record)
+        late["load_ended_ns"] = 5
+        self.assertEqual(self.judge(good() + [leader(2, 2)], late)[0], "good")
 
     def test_disagreement_with_the_first_judge_is_told(self):
         self.assertEqual(self.judge(good(), report="broken"), 4)

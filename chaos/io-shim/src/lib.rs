@@ -46,7 +46,12 @@ impl Orders {
         let mut path = [0_u8; 4_096];
         // SAFETY: `link` is a C string and `path` is writable for the length given; both outlive the call.
         let length = unsafe { libc::readlink(link.as_ptr(), path.as_mut_ptr().cast(), path.len()) };
-        usize::try_from(length).is_ok_and(|length| path[..length].starts_with(&self.data))
+        usize::try_from(length).is_ok_and(|length| self.holds(&path[..length]))
+    }
+
+    /// Whether a path is the folder or below it: `data.log` beside `data` is not.
+    fn holds(&self, path: &[u8]) -> bool {
+        path.strip_prefix(self.data.as_slice()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
     }
 }
 
@@ -139,6 +144,14 @@ pub unsafe extern "C" fn pwrite64(fd: c_int, bytes: *const c_void, count: usize,
     pass!(c"pwrite64", (c_int, *const c_void, usize, i64) -> isize, fd, bytes, count, at)
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, at: i64, count: i64) -> c_int {
+    if write_fails(fd) {
+        return -1;
+    }
+    pass!(c"fallocate", (c_int, c_int, i64, i64) -> c_int, fd, mode, at, count)
+}
+
 /// What a sync does instead of the real one: `Some` is its answer.
 fn sync_instead(fd: c_int) -> Option<c_int> {
     let orders = orders()?;
@@ -198,7 +211,7 @@ fn told_less(path: *const c_char, stat: *mut libc::statvfs) {
     }
     // SAFETY: the caller gave a C string.
     let path = unsafe { CStr::from_ptr(path) };
-    if path.to_bytes().starts_with(&orders.data) {
+    if orders.holds(path.to_bytes()) {
         // SAFETY: the C library has just filled it.
         let stat = unsafe { &mut *stat };
         let blocks = (told - 1) / stat.f_frsize.max(1);

@@ -97,6 +97,7 @@ fn writes_fail_below_the_folder_and_nowhere_else() {
     let error = bench.write("data/f").unwrap_err();
     assert!(error.contains("No space left"), "{error}");
     assert_eq!(bench.write("other/f"), Ok(()));
+    assert_eq!(bench.write("data.log"), Ok(()), "beside the folder, though its name begins alike");
     assert!(bench.get(Place::WritesHurt) > 0);
     bench.set(Place::WriteErrno, 0);
     assert_eq!(bench.write("data/f"), Ok(()));
