@@ -12,11 +12,13 @@
 //! An entry is built by [`EntryBuilder`], applied by [`StoreMachine`], and its effects are read
 //! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`.
 
+mod changing;
 mod command;
 mod dedup;
 mod deliveries;
 mod ended;
 mod entry;
+mod entry_rare;
 mod entry_view;
 mod entry_walk;
 mod error;
@@ -30,16 +32,18 @@ pub mod limits;
 mod machine;
 mod observer;
 mod outcome;
+mod positions;
 mod producing;
 mod progress;
 mod queue;
 mod reader;
+mod settings_image;
 mod shared;
 mod slot;
 mod state;
 mod timers;
 
-pub use command::{Command, SkipRange, StartPolicy};
+pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
 pub use entry::{EntryBuilder, command_bytes};
 pub use entry_view::{Entry, MalformedEntry};
 pub use error::StoreError;

@@ -15,7 +15,7 @@ use crate::observer::ApplyObserver;
 use crate::queue::Run;
 use crate::shared::Shared;
 use crate::state::{Changes, Refusal, State};
-use crate::{Outcome, Rejection, StoreError, StoreReader};
+use crate::{Command, Outcome, Rejection, StoreError, StoreReader};
 
 /// Counts up when [`StoreReader::digest`] of the same state becomes another one: replicas of two releases must not take one
 /// another for wrong.
@@ -274,5 +274,30 @@ fn apply_command(
         CommandView::CheckTransactions { count, next_after_ms, checks_max } => {
             Ok(state.check_transactions(*count, *next_after_ms, *checks_max))
         }
+        CommandView::Rare(command) => apply_rare(state, command, changes),
+    }
+}
+
+/// Those that change positions and settings.
+fn apply_rare(state: &mut State, command: &Command, changes: &mut Changes) -> Result<Outcome, Refusal> {
+    match command {
+        Command::SetOffset { group, topic, queue, to } => {
+            state.set_offset((group.as_str(), topic.as_str(), *queue), *to, changes)
+        }
+        Command::UpdateGroup { name, change } => Ok(state.update_group(name.as_str(), change, changes)?),
+        Command::UpdateTopic { name, queue_count, permission } => {
+            Ok(state.update_topic(name, *queue_count, *permission, changes)?)
+        }
+        Command::Redeliver { group, topic, queue, offset, message } => {
+            state.redeliver((group.as_str(), topic.as_str(), *queue), *offset, *message, changes)
+        }
+        Command::Renew { group, topic, queue, deliveries, invisible_until_ms } => {
+            Ok(state.renew((group.as_str(), topic.as_str(), *queue), deliveries, *invisible_until_ms)?)
+        }
+        Command::DropTopic { name, uid } => Ok(state.drop_topic(name.as_str(), *uid, changes)?),
+        Command::DeadLetter { group, topic, queue, offset, seq } => {
+            Ok(state.give_up((group.as_str(), topic.as_str(), *queue), *offset, *seq, changes)?)
+        }
+        other => unreachable!("{other:?} is read in place"),
     }
 }

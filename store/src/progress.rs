@@ -174,6 +174,47 @@ impl QueueProgress {
         Ok((*flight, true))
     }
 
+    /// Stands at `offset` from now on, with nothing in flight.
+    pub fn set_position(&mut self, offset: u64) {
+        *self = QueueProgress::starting_at(offset);
+    }
+
+    /// Makes a consumed message due at `now_ms`, as if never delivered; false if it is not consumed.
+    pub fn revive(&mut self, offset: u64, slot: Slot, now_ms: u64) -> bool {
+        if offset >= self.next_offset || self.in_flight.contains_key(&offset) {
+            return false;
+        }
+        // Receipts name no 0: until it is delivered there is none for it.
+        let flight = InFlight { attempt: 0, seq: 0, previous_seq: None, invisible_until_ms: now_ms, slot };
+        self.in_flight.insert(offset, flight);
+        self.timers.insert((now_ms, offset));
+        true
+    }
+
+    /// Prolongs a delivery; false if it is another one by now, or lasts longer anyway.
+    pub fn renew(&mut self, offset: u64, seq: u32, invisible_until_ms: u64) -> bool {
+        let Some(flight) = self.in_flight.get_mut(&offset) else { return false };
+        if flight.seq != seq || flight.invisible_until_ms >= invisible_until_ms {
+            return false;
+        }
+        self.timers.remove(&(flight.invisible_until_ms, offset));
+        flight.invisible_until_ms = invisible_until_ms;
+        self.timers.insert((invisible_until_ms, offset));
+        true
+    }
+
+    /// Ends a delivery; the message counts as consumed.
+    pub fn take_out(&mut self, offset: u64, seq: u32) -> Result<Slot, Rejection> {
+        let flight = self.in_flight.get(&offset).ok_or(Rejection::DeliveryNotFound)?;
+        if flight.seq != seq {
+            return Err(Rejection::ReceiptStale);
+        }
+        let flight = *flight;
+        self.timers.remove(&(flight.invisible_until_ms, offset));
+        self.in_flight.remove(&offset);
+        Ok(flight.slot)
+    }
+
     /// Offsets that may be redelivered at `now_ms`, at most `max`, with their deliveries so far;
     /// in an ordered group only the due ones at the front.
     pub fn due(&self, now_ms: u64, ordered: bool, max: usize) -> Vec<(u64, u32)> {

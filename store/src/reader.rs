@@ -23,6 +23,8 @@ pub struct TopicInfo {
     pub message_type: MessageType,
     /// How many queues it has.
     pub queue_count: u32,
+    /// How many of them, from the first one on, take messages; the others are to go.
+    pub writable_queues: u32,
     /// What may be done with it.
     pub permission: Permission,
 }
@@ -40,6 +42,10 @@ pub struct GroupInfo {
     pub max_deliveries: u32,
     /// Where it begins in a queue.
     pub start: StartPolicy,
+    /// Whether nothing is delivered to it.
+    pub is_paused: bool,
+    /// Pauses before a failed message is delivered again, ms; empty: the broker's own.
+    pub retry_pauses_ms: Vec<u32>,
 }
 
 /// How far a group is in a queue.
@@ -381,6 +387,7 @@ fn topic_info(name: &TopicName, topic: &Topic) -> TopicInfo {
         uid: topic.uid,
         message_type: topic.message_type,
         queue_count: topic.queues.len() as u32,
+        writable_queues: topic.writable_queues,
         permission: topic.permission,
     }
 }
@@ -392,5 +399,7 @@ fn group_info(name: &GroupName, group: &Group) -> GroupInfo {
         order: group.order,
         max_deliveries: group.max_deliveries,
         start: group.start,
+        is_paused: group.is_paused,
+        retry_pauses_ms: group.retry_pauses.as_slice().to_vec(),
     }
 }
