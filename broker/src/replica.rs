@@ -71,6 +71,7 @@ impl Replica {
             uid: 0,
             message_type: MessageType::Normal,
             queue_count: 1,
+            writable_queues: 1,
             permission: Permission::ReadWrite,
         })
     }
@@ -92,6 +93,21 @@ impl Replica {
         // Refused or made by another call meanwhile: what counts is what is there now.
         self.proposer.submit(term, command).await?;
         Ok(self.store.topic(name))
+    }
+
+    /// Makes the dead letters of a group if that is what the name means and they are not there yet: who reads them
+    /// before the first one came stands before it, not behind.
+    pub async fn dead_letters_or_made(&self, name: &TopicName, term: Term) -> Result<(), SubmitError> {
+        if !name.is_dead_letter() || self.store.topic(name).is_some() || self.readable_topic(name).is_none() {
+            return Ok(());
+        }
+        let command = Command::CreateTopic {
+            name: name.clone(),
+            message_type: MessageType::Normal,
+            queue_count: 1,
+            permission: Permission::ReadWrite,
+        };
+        self.proposer.submit(term, command).await.map(|_| ())
     }
 
     /// A group to receive for; made if it is absent and the settings say so. `Ok(None)` if it does not exist.

@@ -224,7 +224,7 @@ impl State {
     }
 
     pub fn delete_topic(&mut self, name: &str, changes: &mut Changes) -> Result<Outcome, Rejection> {
-        let topic = self.topics.remove(name).ok_or(Rejection::TopicNotFound)?;
+        let (name, topic) = self.topics.remove_entry(name).ok_or(Rejection::TopicNotFound)?;
         for group in self.groups.values() {
             for queue in 0..topic.queues.len() as u32 {
                 self.progress.remove(&(group.uid, topic.uid, queue));
@@ -234,6 +234,8 @@ impl State {
         self.timers.drop_topic(topic.uid);
         self.halves.drop_topic(topic.uid);
         changes.catalog = true;
+        // Whoever waits for its messages waits for nothing.
+        changes.queues_grown.insert((name, QueueId(0)));
         Ok(Outcome::TopicDeleted)
     }
 

@@ -31,8 +31,13 @@ pub fn rejected(rejection: &Rejection) -> v2::Status {
         | Rejection::GroupExists { .. }
         | Rejection::QueueNotFound { .. }
         | Rejection::QueueCountOutOfRange { .. }
+        | Rejection::RetryPausesOutOfRange { .. }
         | Rejection::MaxDeliveriesOutOfRange { .. } => Code::BadRequest,
-        Rejection::TopicNotWritable | Rejection::TopicNotReadable => Code::Forbidden,
+        Rejection::TopicNotWritable | Rejection::TopicNotReadable | Rejection::GroupPaused => Code::Forbidden,
+        Rejection::OffsetOutOfRange { .. } => Code::IllegalOffset,
+        Rejection::TopicNotDrained { .. } => Code::PreconditionFailed,
+        Rejection::TopicReplaced { .. } => Code::TopicNotFound,
+        Rejection::NotConsumed { .. } => Code::MessageNotFound,
         Rejection::TooManyTopics | Rejection::TooManyGroups => Code::PreconditionFailed,
         Rejection::MessageTypeConflict { .. } | Rejection::NotPrepared | Rejection::NoTransactions { .. } => {
             Code::MessagePropertyConflictWithType

@@ -3,7 +3,10 @@
 pub mod ack;
 pub mod delivery;
 pub mod filter;
+pub mod frames;
 pub mod lanes;
+pub mod offsets;
+pub mod pull;
 pub mod receipt_handle;
 pub mod receive;
 pub mod round;

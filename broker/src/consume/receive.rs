@@ -22,9 +22,9 @@ use crate::lead::leadership::Place;
 use crate::replica::Replica;
 
 /// What a poll gets at least, however short it is, so that it looks once.
-const POLL_MIN: Duration = Duration::from_secs(1);
+pub(super) const POLL_MIN: Duration = Duration::from_secs(1);
 /// A poll ends so long before its call would be given up.
-const END_MARGIN: Duration = Duration::from_millis(20);
+pub(super) const END_MARGIN: Duration = Duration::from_millis(20);
 /// Pause of a poll for which something is due that it may not have: another poll has it, or the filter leaves it.
 const BLOCKED_PAUSE: Duration = Duration::from_millis(200);
 /// Looks in a row that found something but got nothing, before a poll waits for news.
@@ -56,7 +56,10 @@ impl LeaderCall for ReceiveMessage {
             Err(refusal) => return Tried::answer(only(refusal)),
         };
         match replica.group_or_made(&poll.take.group, attempt.term).await {
-            Ok(Some(_)) => poll.run(replica, attempt).await,
+            Ok(Some(_)) => match replica.dead_letters_or_made(&poll.take.topic, attempt.term).await {
+                Ok(()) => poll.run(replica, attempt).await,
+                Err(error) => Tried::from_submit(error, only),
+            },
             Ok(None) => Tried::answer(only(no_group(&poll.take.group))),
             Err(error) => Tried::from_submit(error, only),
         }
@@ -214,7 +217,8 @@ impl Poll {
     }
 }
 
-fn filter(expression: Option<&v2::FilterExpression>, compiled: &SqlCache) -> Result<Filter, v2::Status> {
+/// Compiles the filter of a request.
+pub fn filter(expression: Option<&v2::FilterExpression>, compiled: &SqlCache) -> Result<Filter, v2::Status> {
     let Some(expression) = expression else { return Ok(Filter::All) };
     let filter = match expression.r#type() {
         v2::FilterType::Tag | v2::FilterType::Unspecified => Filter::tags(&expression.expression),

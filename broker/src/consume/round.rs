@@ -3,17 +3,17 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use flotilla_message::{FrameView, GroupName, Permission, QueueId, QueueOffset, TopicName};
+use flotilla_message::{GroupName, Permission, QueueId, QueueOffset, TopicName};
 use flotilla_proto::status::{Code, status};
 use flotilla_proto::{peer, v2};
-use flotilla_raft_log::{LogIndex, ReadError, Term};
+use flotilla_raft_log::Term;
 use flotilla_store::limits::IN_FLIGHT_PER_QUEUE_MAX;
-use flotilla_store::{Command, Granted, Outcome, Rejection, SkipRange, Slot, StoreError, frame_in};
+use flotilla_store::{Command, Granted, Outcome, Rejection, SkipRange, Slot, StoreError};
 use futures::future::join_all;
 
 use super::delivery::Delivery;
 use super::filter::Filter;
+use super::frames::{FrameReadError, Frames};
 use super::lanes::{Hold, Lane};
 use crate::edge::query::no_readable_queue;
 use crate::lead::leader_call::{LeaderCall, Tried};
@@ -114,6 +114,15 @@ enum LookError {
     Frame(String),
     /// This replica's copy is damaged; another one's may be whole.
     Damaged(String),
+}
+
+impl From<FrameReadError> for LookError {
+    fn from(error: FrameReadError) -> LookError {
+        match error {
+            FrameReadError::Damaged(text) => LookError::Damaged(text),
+            FrameReadError::Unreadable(text) => LookError::Frame(text),
+        }
+    }
 }
 
 impl From<StoreError> for LookError {
@@ -226,7 +235,7 @@ impl Take {
         let (store, queue) = (&replica.store, hold.queue());
         // Read under the hold: nobody else moves it.
         let Some(progress) = store.progress(&self.group, &self.topic, queue)? else { return Ok(None) };
-        let Some(group) = store.group(&self.group) else { return Ok(None) };
+        let Some(group) = store.group(&self.group).filter(|group| !group.is_paused) else { return Ok(None) };
         let mut offsets = Vec::new();
         if progress.inflight > 0 {
             for due in store.due(&self.group, &self.topic, queue, log_now_ms, room.messages) {
@@ -314,11 +323,11 @@ impl Take {
         }
         let message = match frames.frame(slot).await {
             // Nobody knows what it says: not to be passed over for good.
-            Err(LookError::Damaged(_)) if replica_is_alone(frames.replica) => return Ok(true),
+            Err(FrameReadError::Damaged(_)) if replica_is_alone(frames.replica()) => return Ok(true),
             read => read?,
         };
         let head_bytes = slot.length as usize - message.body().len();
-        let read_bytes = std::mem::take(&mut frames.bytes_read) + head_bytes * self.filter.weight();
+        let read_bytes = frames.take_bytes_read() + head_bytes * self.filter.weight();
         room.look_bytes = room.look_bytes.saturating_sub(read_bytes);
         Ok(self.filter.wants(&message))
     }
@@ -393,11 +402,11 @@ impl Take {
         for grant in granted.iter().filter(|grant| !grant.dead_lettered) {
             match frames.frame(&grant.slot).await {
                 Ok(frame) => messages.push(delivery.message(grant, &frame)),
-                Err(LookError::Damaged(text)) if replica_is_alone(replica) => {
+                Err(FrameReadError::Damaged(text)) if replica_is_alone(replica) => {
                     // It stays in flight like one whose consumer died; the others are not held up by it.
                     tracing::error!(group = %self.group, topic = %self.topic, offset = %grant.offset, text, "damaged message left out");
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -407,42 +416,6 @@ impl Take {
 /// There is no other copy of anything.
 fn replica_is_alone(replica: &Replica) -> bool {
     replica.voters.len() == 1
-}
-
-/// Reads frames out of log entries; neighbours are often in the same entry, so the last one is kept.
-struct Frames<'a> {
-    replica: &'a Replica,
-    last: Option<(u64, Bytes)>,
-    /// Of entries and frames, so far.
-    bytes_read: usize,
-}
-
-impl<'a> Frames<'a> {
-    fn new(replica: &'a Replica) -> Frames<'a> {
-        Frames { replica, last: None, bytes_read: 0 }
-    }
-
-    async fn frame(&mut self, slot: &Slot) -> Result<FrameView, LookError> {
-        let index = slot.message.index;
-        let payload = match &self.last {
-            Some((last, payload)) if *last == index => payload.clone(),
-            _ => {
-                let entry = self.replica.log.read_soon(LogIndex(index)).await;
-                let entry = entry.map_err(|error| match error {
-                    ReadError::Corrupt(_) => LookError::Damaged(error.to_string()),
-                    ReadError::Io { .. } => LookError::Frame(error.to_string()),
-                })?;
-                let Some(entry) = entry else {
-                    return Err(LookError::Frame(format!("log has no entry {index}, which a queue refers to")));
-                };
-                self.bytes_read += entry.payload.len();
-                self.last = Some((index, entry.payload.clone()));
-                entry.payload
-            }
-        };
-        self.bytes_read += slot.length as usize;
-        frame_in(&payload, slot).map_err(|error| LookError::Frame(error.to_string()))
-    }
 }
 
 #[cfg(test)]

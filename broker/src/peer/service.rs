@@ -11,6 +11,8 @@ use tokio::sync::mpsc;
 
 use crate::admin;
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
+use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
+use crate::consume::pull::PullMessage;
 use crate::consume::receive::ReceiveMessage;
 use crate::duty::check;
 use crate::edge::query::{QueryAssignment, QueryRoute};
@@ -85,6 +87,10 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         EndTransaction::METHOD => take_in::<EndTransaction>(replica, request).await,
         check::METHOD => check::take_in(replica, request),
         ReceiveMessage::METHOD => take_in::<ReceiveMessage>(replica, request).await,
+        PullMessage::METHOD => take_in::<PullMessage>(replica, request).await,
+        UpdateOffset::METHOD => take_in::<UpdateOffset>(replica, request).await,
+        GetOffset::METHOD => take_in::<GetOffset>(replica, request).await,
+        QueryOffset::METHOD => take_in::<QueryOffset>(replica, request).await,
         AckMessage::METHOD => take_in::<AckMessage>(replica, request).await,
         ChangeInvisibleDuration::METHOD => take_in::<ChangeInvisibleDuration>(replica, request).await,
         QueryRoute::METHOD => take_in::<QueryRoute>(replica, request).await,
