@@ -79,6 +79,9 @@ pub struct BrokerConfig {
     /// Deliveries of a message to a group, before it goes to the group's dead letter topic, in groups created that way or
     /// without a number of their own. Default 17 (the first and 16 retries); 1 to 1000.
     pub max_deliveries: u32,
+    /// Whether a consumer is refused whose filter is not that of the members of its group that were there before; else
+    /// it is served, and told of in the log and by `admin group describe`. Default false.
+    pub refuse_differing_subscriptions: bool,
     /// How far in the future the delivery time of a delayed message may be, ms. Default 3 days; 1,000 to 10 years.
     pub delay_ms_max: u64,
     /// When the producer of a half message is first asked, where that does not say, ms. Default 6,000; 100 to 3,600,000.
@@ -152,6 +155,7 @@ impl Default for BrokerConfig {
             auto_create_queues: 4,
             auto_create_groups: true,
             max_deliveries: 17,
+            refuse_differing_subscriptions: false,
             delay_ms_max: 3 * 24 * 3600 * 1000,
             transaction_check_after_ms: 6_000,
             transaction_check_interval_ms: 30_000,

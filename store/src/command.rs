@@ -283,6 +283,8 @@ pub enum Command {
         queue: QueueId,
         /// Offset and `seq` of each delivery.
         deliveries: Vec<(QueueOffset, u32)>,
+        /// Who holds them, as the leader knows its clients; kept with each, for the leader to come. Not 0.
+        holder: u64,
         /// The new end, log time, milliseconds since the Unix epoch; an earlier one than before does nothing.
         invisible_until_ms: u64,
     },

@@ -44,7 +44,7 @@ pub(crate) fn operand_bytes(command: &Command) -> usize {
         }
         Command::Redeliver { group, topic, .. } => text(group.as_str()) + text(topic.as_str()) + 24,
         Command::Renew { group, topic, deliveries, .. } => {
-            text(group.as_str()) + text(topic.as_str()) + 16 + 12 * deliveries.len()
+            text(group.as_str()) + text(topic.as_str()) + 24 + 12 * deliveries.len()
         }
         Command::DropTopic { name, .. } => text(name.as_str()) + 8,
         Command::DeadLetter { group, topic, .. } => text(group.as_str()) + text(topic.as_str()) + 16,
@@ -90,10 +90,11 @@ pub(crate) fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             put_message(out, *message);
             layout::REDELIVER
         }
-        Command::Renew { group, topic, queue, deliveries, invisible_until_ms } => {
+        Command::Renew { group, topic, queue, deliveries, holder, invisible_until_ms } => {
             put_text(out, group.as_str());
             put_text(out, topic.as_str());
             out.put_u32_le(queue.0);
+            out.put_u64_le(*holder);
             out.put_u64_le(*invisible_until_ms);
             out.put_u32_le(deliveries.len() as u32);
             for (offset, seq) in deliveries {
@@ -178,13 +179,13 @@ pub(crate) fn parse(kind: u8, operands: &mut Operands<'_>) -> Result<Command, Ma
         }),
         layout::RENEW => {
             let (group, topic, queue) = (operands.group_name()?, operands.topic_name()?, QueueId(operands.u32()?));
-            let invisible_until_ms = operands.u64()?;
+            let (holder, invisible_until_ms) = (operands.u64()?, operands.u64()?);
             let count = operands.count(12)?;
             let mut deliveries = Vec::with_capacity(count);
             for _ in 0..count {
                 deliveries.push((QueueOffset(operands.u64()?), operands.u32()?));
             }
-            Ok(Command::Renew { group, topic, queue, deliveries, invisible_until_ms })
+            Ok(Command::Renew { group, topic, queue, deliveries, holder, invisible_until_ms })
         }
         layout::DROP_TOPIC => Ok(Command::DropTopic { name: operands.topic_name()?, uid: operands.u64()? }),
         layout::DEAD_LETTER => Ok(Command::DeadLetter {

@@ -352,6 +352,7 @@ fn progress_of(row: ProgressImage) -> QueueProgress {
                 seq: image.seq,
                 previous_seq: image.previous_seq,
                 invisible_until_ms: image.invisible_until_ms,
+                holder: 0,
                 slot: slot_of(&image.slot),
             };
             (image.offset, flight)

@@ -50,5 +50,7 @@ pub use error::StoreError;
 pub use machine::{StoreMachine, open};
 pub use observer::{ApplyObserver, NoObserver};
 pub use outcome::{AckResult, Ending, Granted, HalfMessage, Holding, Outcome, ProducedSlot, Rejection};
-pub use reader::{AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, Progress, StateDigest, StoreReader, TopicInfo};
+pub use reader::{
+    AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, HeldDelivery, Progress, StateDigest, StoreReader, TopicInfo,
+};
 pub use slot::{FrameInError, Slot, frame_in};

@@ -291,8 +291,9 @@ fn apply_rare(state: &mut State, command: &Command, changes: &mut Changes) -> Re
         Command::Redeliver { group, topic, queue, offset, message } => {
             state.redeliver((group.as_str(), topic.as_str(), *queue), *offset, *message, changes)
         }
-        Command::Renew { group, topic, queue, deliveries, invisible_until_ms } => {
-            Ok(state.renew((group.as_str(), topic.as_str(), *queue), deliveries, *invisible_until_ms)?)
+        Command::Renew { group, topic, queue, deliveries, holder, invisible_until_ms } => {
+            let place = (group.as_str(), topic.as_str(), *queue);
+            Ok(state.renew(place, deliveries, *holder, *invisible_until_ms)?)
         }
         Command::DropTopic { name, uid } => Ok(state.drop_topic(name.as_str(), *uid, changes)?),
         Command::DeadLetter { group, topic, queue, offset, seq } => {

@@ -63,13 +63,14 @@ impl State {
         &mut self,
         place: Place<'_>,
         deliveries: &[(QueueOffset, u32)],
+        holder: u64,
         invisible_until_ms: u64,
     ) -> Result<Outcome, Rejection> {
         let (group, topic, queue) = (self.group(place.0)?.uid, self.topic(place.1)?.uid, place.2);
         let mut renewed = 0;
         if let Some(progress) = self.progress.get_mut(&(group, topic, queue.0)) {
             for (offset, seq) in deliveries {
-                renewed += u32::from(progress.renew(offset.0, *seq, invisible_until_ms));
+                renewed += u32::from(progress.renew(offset.0, *seq, holder, invisible_until_ms));
             }
         }
         // Nothing is due earlier than before: nobody has to be woken.

@@ -85,6 +85,23 @@ pub struct Delivery {
     pub invisible_until_ms: u64,
 }
 
+/// A delivery that its holder wants prolonged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldDelivery {
+    /// The group.
+    pub group: GroupName,
+    /// The topic.
+    pub topic: TopicName,
+    /// The queue.
+    pub queue: QueueId,
+    /// The message's offset.
+    pub offset: QueueOffset,
+    /// The number its receipts must name.
+    pub seq: u32,
+    /// Who holds it, as [`crate::Command::Renew`] said.
+    pub holder: u64,
+}
+
 /// What an earlier try with the same attempt id was granted in one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptGrants {
@@ -267,6 +284,27 @@ impl StoreReader {
         })
     }
 
+    /// All deliveries that somebody holds. Goes through all that is in flight: for the beginning of a term.
+    pub fn held_deliveries(&self) -> Vec<HeldDelivery> {
+        let state = self.shared.read();
+        let groups: BTreeMap<u64, &GroupName> = state.groups.iter().map(|(name, group)| (group.uid, name)).collect();
+        let mut held = Vec::new();
+        for ((group, topic, queue), progress) in &state.progress {
+            let (Some(group), Some(topic)) = (groups.get(group), state.topic_names.get(topic)) else { continue };
+            for (offset, flight) in progress.in_flight().iter().filter(|(_, flight)| flight.holder != 0) {
+                held.push(HeldDelivery {
+                    group: (*group).clone(),
+                    topic: topic.clone(),
+                    queue: QueueId(*queue),
+                    offset: QueueOffset(*offset),
+                    seq: flight.seq,
+                    holder: flight.holder,
+                });
+            }
+        }
+        held
+    }
+
     /// Whether a receipt is of this life of the topic: the message at the offset is `message`.
     ///
     /// # Errors
@@ -317,6 +355,12 @@ impl StoreReader {
     pub fn half_counts(&self) -> (usize, usize) {
         let state = self.shared.read();
         (state.halves.len(), state.halves.parked_count())
+    }
+
+    /// Half messages, oldest first, at most `max`.
+    pub fn open_halves(&self, max: usize) -> Vec<HalfMessage> {
+        let state = self.shared.read();
+        state.halves.iter().filter_map(|(message, half)| state.half_message(message, half)).take(max).collect()
     }
 
     /// Half messages whose producers were asked as often as allowed, oldest first, at most `max`.

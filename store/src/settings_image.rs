@@ -9,6 +9,8 @@ use crate::state::{RetryPauses, State};
 struct SettingsPart {
     topics: Vec<TopicSettings>,
     groups: Vec<GroupSettings>,
+    /// Group, topic, queue, offset, holder.
+    holders: Vec<(u64, u64, u32, u64, u64)>,
 }
 
 #[derive(Encode, Decode)]
@@ -34,6 +36,10 @@ pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
         .filter(|topic| topic.writable_queues as usize != topic.queues.len() || !topic.retired.is_empty());
     let changed_groups =
         state.groups.values().filter(|group| group.is_paused || !group.retry_pauses.as_slice().is_empty());
+    let held = state.progress.iter().flat_map(|((group, topic, queue), progress)| {
+        let held = progress.in_flight().iter().filter(|(_, flight)| flight.holder != 0);
+        held.map(|(offset, flight)| (*group, *topic, *queue, *offset, flight.holder))
+    });
     let part = SettingsPart {
         topics: changed_topics
             .map(|topic| TopicSettings {
@@ -49,6 +55,7 @@ pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
                 retry_pauses_ms: group.retry_pauses.as_slice().to_vec(),
             })
             .collect(),
+        holders: held.collect(),
     };
     let bytes = bincode::encode_to_vec(&part, bincode::config::standard())
         .expect("plain data encodes into memory without an error");
@@ -75,6 +82,12 @@ pub(crate) fn decode(state: &mut State, bytes: &[u8]) -> Result<usize, String> {
         let group = group.ok_or_else(|| format!("settings are of group number {}, which is not there", image.uid))?;
         group.is_paused = image.is_paused;
         group.retry_pauses = RetryPauses::new(&image.retry_pauses_ms).ok_or("a retry table is out of range")?;
+    }
+    for (group, topic, queue, offset, holder) in part.holders {
+        let progress = state.progress.get_mut(&(group, topic, queue));
+        if !progress.is_some_and(|progress| progress.set_holder(offset, holder)) {
+            return Err(format!("offset {offset} of queue {queue} is held and not in flight"));
+        }
     }
     Ok(used)
 }

@@ -199,6 +199,7 @@ fn a_renewed_delivery_keeps_its_receipt() {
         topic: topic("t"),
         queue: QueueId(0),
         deliveries: vec![(QueueOffset(0), seq)],
+        holder: 7,
         invisible_until_ms: until,
     };
     let until = node.now_ms + 1_000;

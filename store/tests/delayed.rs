@@ -228,5 +228,5 @@ fn a_checkpoint_of_the_version_before_is_read_and_of_a_later_one_is_not() {
 /// Three empty lists, and a number of 128 bits behind a mark.
 const EMPTY_PART_BYTES: usize = 3 + 17;
 
-/// Two empty lists.
-const EMPTY_SETTINGS_BYTES: usize = 2;
+/// Three empty lists.
+const EMPTY_SETTINGS_BYTES: usize = 3;

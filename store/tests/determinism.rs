@@ -106,6 +106,7 @@ fn rare() -> impl Strategy<Value = Command> {
                 topic,
                 queue,
                 deliveries: vec![(offset, seq)],
+                holder: until % 3,
                 invisible_until_ms: START_MS + until,
             }
         ),

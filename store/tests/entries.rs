@@ -64,12 +64,19 @@ fn commands() -> impl Strategy<Value = Command> {
         (group_name(), topic_name(), queue(), offset(), message()).prop_map(
             |(group, topic, queue, offset, message)| Command::Redeliver { group, topic, queue, offset, message }
         ),
-        (group_name(), topic_name(), queue(), proptest::collection::vec((offset(), any::<u32>()), 0..5), any::<u64>())
-            .prop_map(|(group, topic, queue, deliveries, invisible_until_ms)| Command::Renew {
+        (
+            group_name(),
+            topic_name(),
+            queue(),
+            proptest::collection::vec((offset(), any::<u32>()), 0..5),
+            any::<(u64, u64)>()
+        )
+            .prop_map(|(group, topic, queue, deliveries, (holder, invisible_until_ms))| Command::Renew {
                 group,
                 topic,
                 queue,
                 deliveries,
+                holder,
                 invisible_until_ms,
             }),
         (topic_name(), any::<u64>()).prop_map(|(name, uid)| Command::DropTopic { name, uid }),

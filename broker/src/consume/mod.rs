@@ -5,6 +5,7 @@ pub mod delivery;
 pub mod filter;
 pub mod frames;
 pub mod lanes;
+pub mod members;
 pub mod offsets;
 pub mod pull;
 pub mod receipt_handle;

@@ -11,6 +11,7 @@ use v2::receive_message_response::Content;
 
 use super::delivery::{ms_of, timestamp};
 use super::filter::Filter;
+use super::members::Difference;
 use super::round::{Round, Take};
 use super::sql::SqlCache;
 use crate::admin::groups::no_group;
@@ -55,6 +56,9 @@ impl LeaderCall for ReceiveMessage {
             Ok(poll) => poll,
             Err(refusal) => return Tried::answer(only(refusal)),
         };
+        if let Err(refusal) = poll.note_member(replica, context, request) {
+            return Tried::answer(only(refusal));
+        }
         match replica.group_or_made(&poll.take.group, attempt.term).await {
             Ok(Some(_)) => match replica.dead_letters_or_made(&poll.take.topic, attempt.term).await {
                 Ok(()) => poll.run(replica, attempt).await,
@@ -175,6 +179,32 @@ impl Poll {
         Ok(Poll { take, ends })
     }
 
+    /// Notes who polls; members of one group that want different messages miss each other's, so the later one is told of
+    /// in the log, or refused.
+    fn note_member(
+        &self,
+        replica: &Replica,
+        context: &CallContext,
+        request: &v2::ReceiveMessageRequest,
+    ) -> Result<(), v2::Status> {
+        let Some(client_id) = &context.client_id else { return Ok(()) };
+        let Take { group, topic, .. } = &self.take;
+        let filter = filter_text(request.filter_expression.as_ref());
+        let lane = replica.lanes.lane(group, topic);
+        let Some(difference) = lane.heard(client_id, &filter, replica.runtime.now()) else { return Ok(()) };
+        let Difference { first, first_filter, is_news } = difference;
+        if is_news {
+            tracing::warn!(%group, %topic, client_id, filter, first, first_filter, "subscriptions of a group differ");
+        }
+        if !replica.config.refuse_differing_subscriptions {
+            return Ok(());
+        }
+        let text = format!(
+            "filter '{filter}' is not that of group '{group}' in topic '{topic}': client {first} has '{first_filter}'"
+        );
+        Err(status(Code::BadRequest, text))
+    }
+
     async fn run(&self, replica: &Arc<Replica>, attempt: Attempt) -> Tried<peer::ForwardedReceive> {
         let Take { group, topic, .. } = &self.take;
         let lane = replica.lanes.lane(group, topic);
@@ -214,6 +244,20 @@ impl Poll {
             // Which of the two it was, and whether it was the time, shows at the next look.
             let _ = select(news, replica.leadership.changed_from(seen.generation, wake_at)).await;
         }
+    }
+}
+
+/// A filter as members of a group are compared by it.
+fn filter_text(expression: Option<&v2::FilterExpression>) -> String {
+    match expression {
+        Some(expression) if expression.r#type() == v2::FilterType::Sql => format!("sql: {}", expression.expression),
+        Some(expression) if !expression.expression.trim().is_empty() => {
+            let mut tags: Vec<&str> = expression.expression.split("||").map(str::trim).collect();
+            tags.sort_unstable();
+            tags.dedup();
+            tags.join(" || ")
+        }
+        Some(_) | None => "*".to_owned(),
     }
 }
 

@@ -104,6 +104,23 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         admin::groups::DescribeGroup::METHOD => take_in::<admin::groups::DescribeGroup>(replica, request).await,
         admin::groups::ListGroups::METHOD => take_in::<admin::groups::ListGroups>(replica, request).await,
         admin::cluster::TransferLeader::METHOD => take_in::<admin::cluster::TransferLeader>(replica, request).await,
+        admin::topics::UpdateTopic::METHOD => take_in::<admin::topics::UpdateTopic>(replica, request).await,
+        admin::groups::UpdateGroup::METHOD => take_in::<admin::groups::UpdateGroup>(replica, request).await,
+        admin::positions::ResetGroup::METHOD => take_in::<admin::positions::ResetGroup>(replica, request).await,
+        admin::dead_letters::ListDeadLetters::METHOD => {
+            take_in::<admin::dead_letters::ListDeadLetters>(replica, request).await
+        }
+        admin::dead_letters::ResendDeadLetters::METHOD => {
+            take_in::<admin::dead_letters::ResendDeadLetters>(replica, request).await
+        }
+        admin::transactions::ListTransactions::METHOD => {
+            take_in::<admin::transactions::ListTransactions>(replica, request).await
+        }
+        admin::transactions::ResolveTransaction::METHOD => {
+            take_in::<admin::transactions::ResolveTransaction>(replica, request).await
+        }
+        admin::messages::FindMessages::METHOD => take_in::<admin::messages::FindMessages>(replica, request).await,
+        admin::messages::TraceMessage::METHOD => take_in::<admin::messages::TraceMessage>(replica, request).await,
         other => peer::ForwardResponse { status: Some(not_implemented(other)), ..Default::default() },
     }
 }
