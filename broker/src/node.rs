@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::admin::service::AdminService;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
+use crate::consume::renewal::{Renewals, renew_deliveries};
 use crate::duty::{self, DutyNews};
 use crate::edge::clients::Clients;
 use crate::edge::front::Front;
@@ -263,6 +264,7 @@ fn assemble(
         clock,
         proposer,
         lanes,
+        renewals: Renewals::default(),
         failure,
         config,
     };
@@ -277,6 +279,7 @@ fn duties(replica: &Arc<Replica>, catalog: Arc<Notify>, connector: &dyn Connecto
     tasks.push(failure.guard(runtime, "leadership", async move { watch_leadership(&watched).await }));
     let scanned = replica.clone();
     tasks.push(failure.guard(runtime, "client-expiry", async move { expire_clients(&scanned).await }));
+    tasks.push(failure.guard(runtime, "renewal", renew_deliveries(replica.clone())));
     if !replica.config.namesrv.is_empty() {
         let row = Arc::new(OwnRow::new(replica));
         let keeping = registration::keep_row(replica.clone(), row.clone(), catalog);

@@ -10,6 +10,7 @@ use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo};
 
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
+use crate::consume::renewal::Renewals;
 use crate::edge::clients::Clients;
 use crate::edge::route::RoutePlan;
 use crate::failure::Failure;
@@ -51,6 +52,8 @@ pub struct Replica {
     pub clients: Clients,
     /// Polls at work and waiting.
     pub lanes: Arc<Lanes>,
+    /// Deliveries that are prolonged while their consumers live.
+    pub renewals: Renewals,
     /// Why the process must exit, once it must.
     pub failure: Arc<Failure>,
     /// `host:port` that clients are told for this replica.

@@ -74,7 +74,7 @@ impl LeaderCall for ListDeadLetters {
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
         let from = request.from_offset.map_or(letters.unsent, QueueOffset);
-        match read(replica, &letters, from, count_of(request.count)) {
+        match read(replica, &letters, from, count_of(request.count)).await {
             Ok(found) => Tried::answer(admin::ListDeadLettersReply {
                 status: Some(ok()),
                 letters: found,
@@ -91,7 +91,7 @@ impl LeaderCall for ListDeadLetters {
     }
 }
 
-fn read(
+async fn read(
     replica: &Replica,
     letters: &Letters,
     from: QueueOffset,
@@ -99,19 +99,18 @@ fn read(
 ) -> Result<Vec<admin::FoundMessage>, ReadError> {
     let slots = replica.store.slots(&letters.topic, QUEUE, from, count).map_err(ReadError::Store)?;
     let mut frames = Frames::new(replica);
-    slots
-        .iter()
-        .map(|(offset, slot)| {
-            let frame = frames.frame(slot).map_err(ReadError::Frame)?;
-            let mut shown = found(replica, &letters.topic, QUEUE, *offset, slot, &frame);
-            // Where it was sent to, as consumers of the dead letters are told too.
-            if let Some(system) = shown.message.as_mut().and_then(|message| message.system_properties.as_mut()) {
-                let (topic, message_id) = (frame.topic().to_owned(), frame.id().to_owned());
-                system.dead_letter_queue = Some(v2::DeadLetterQueue { topic, message_id });
-            }
-            Ok(shown)
-        })
-        .collect()
+    let mut found_ones = Vec::with_capacity(slots.len());
+    for (offset, slot) in &slots {
+        let frame = frames.frame(slot).await.map_err(ReadError::Frame)?;
+        let mut shown = found(replica, &letters.topic, QUEUE, *offset, slot, &frame);
+        // Where it was sent to, as consumers of the dead letters are told too.
+        if let Some(system) = shown.message.as_mut().and_then(|message| message.system_properties.as_mut()) {
+            let (topic, message_id) = (frame.topic().to_owned(), frame.id().to_owned());
+            system.dead_letter_queue = Some(v2::DeadLetterQueue { topic, message_id });
+        }
+        found_ones.push(shown);
+    }
+    Ok(found_ones)
 }
 
 /// Sends dead letters to their group again.
@@ -179,7 +178,7 @@ async fn resend(
     letters: &Letters,
     offset: QueueOffset,
 ) -> Result<Result<(), String>, SubmitError> {
-    let place = match place_of(replica, letters, offset) {
+    let place = match place_of(replica, letters, offset).await {
         Ok(place) => place,
         Err(reason) => return Ok(Err(reason)),
     };
@@ -197,11 +196,11 @@ async fn resend(
 type FoundPlace = (TopicName, QueueId, QueueOffset, Slot);
 
 /// Where a dead letter stands in the topic that it was sent to.
-fn place_of(replica: &Replica, letters: &Letters, offset: QueueOffset) -> Result<FoundPlace, String> {
+async fn place_of(replica: &Replica, letters: &Letters, offset: QueueOffset) -> Result<FoundPlace, String> {
     let store = &replica.store;
     let slots = store.slots(&letters.topic, QUEUE, offset, 1).map_err(|error| error.to_string())?;
     let (_, letter) = slots.first().filter(|(at, _)| *at == offset).ok_or("there is no such dead letter")?;
-    let frame = Frames::new(replica).frame(letter)?;
+    let frame = Frames::new(replica).frame(letter).await?;
     let topic = frame.topic_name().clone();
     let info = store.topic(&topic).ok_or_else(|| format!("topic '{topic}' is gone"))?;
     for queue in (0..info.queue_count).map(QueueId) {

@@ -100,9 +100,7 @@ impl LeaderCall for FindMessages {
             let text = format!("topic '{topic}' has no queue {queue}; it has {}, counted from 0", info.queue_count);
             return Tried::answer(refuse(status(Code::BadRequest, text)));
         }
-        // It reads the log at a stretch: not on the threads that serve.
-        let (reading, request) = (replica.clone(), request.clone());
-        let searched = replica.runtime.blocking(move || search(&reading, &topic, info.queue_count, &request)).await;
+        let searched = search(replica, &topic, info.queue_count, request).await;
         Tried::answer(searched.unwrap_or_else(|error| refuse(error.told(replica))))
     }
 
@@ -112,7 +110,7 @@ impl LeaderCall for FindMessages {
 }
 
 /// Goes through the queues asked for, one after the other, until it has enough or has looked at enough.
-fn search(
+async fn search(
     replica: &Replica,
     topic: &TopicName,
     queue_count: u32,
@@ -144,7 +142,7 @@ fn search(
                 }
                 reply.looked_at += 1;
                 at = offset.next();
-                let frame = frames.frame(&slot).map_err(ReadError::Frame)?;
+                let frame = frames.frame(&slot).await.map_err(ReadError::Frame)?;
                 if slot.stored_at_ms >= request.from_ms && is_wanted(&frame, request) {
                     bytes += slot.length as usize;
                     reply.messages.push(found(replica, topic, queue, offset, &slot, &frame));
@@ -186,7 +184,7 @@ impl LeaderCall for TraceMessage {
         if replica.store.topic(&topic).is_none() {
             return Tried::answer(refuse(no_topic(&topic)));
         }
-        match trace(replica, &topic, QueueId(request.queue), QueueOffset(request.offset)) {
+        match trace(replica, &topic, QueueId(request.queue), QueueOffset(request.offset)).await {
             Ok(Some(reply)) => Tried::answer(reply),
             Ok(None) => {
                 let text = format!("no message is at offset {} of queue {}", request.offset, request.queue);
@@ -201,7 +199,7 @@ impl LeaderCall for TraceMessage {
     }
 }
 
-fn trace(
+async fn trace(
     replica: &Replica,
     topic: &TopicName,
     queue: QueueId,
@@ -209,7 +207,7 @@ fn trace(
 ) -> Result<Option<admin::TraceMessageReply>, ReadError> {
     let slots = replica.store.slots(topic, queue, offset, 1).map_err(ReadError::Store)?;
     let Some((_, slot)) = slots.first().filter(|(at, _)| *at == offset) else { return Ok(None) };
-    let frame = Frames::new(replica).frame(slot).map_err(ReadError::Frame)?;
+    let frame = Frames::new(replica).frame(slot).await.map_err(ReadError::Frame)?;
     let mut groups = Vec::new();
     for info in replica.store.groups() {
         let progress = replica.store.progress(&info.name, topic, queue).map_err(ReadError::Store)?;

@@ -36,16 +36,19 @@ impl LeaderCall for ListTransactions {
             true => replica.store.parked_halves(count_of(request.count)),
             false => replica.store.open_halves(count_of(request.count)),
         };
-        let shown: Result<Vec<_>, String> = halves.iter().map(|half| shown(replica, half)).collect();
+        let mut transactions = Vec::with_capacity(halves.len());
+        for half in &halves {
+            match shown(replica, half).await {
+                Ok(open) => transactions.push(open),
+                Err(text) => return Tried::answer(Self::refusal(request, status(Code::InternalServerError, text))),
+            }
+        }
         let (open_count, parked_count) = replica.store.half_counts();
-        Tried::answer(match shown {
-            Ok(transactions) => admin::ListTransactionsReply {
-                status: Some(ok()),
-                transactions,
-                open_count: open_count as u64,
-                parked_count: parked_count as u64,
-            },
-            Err(text) => Self::refusal(request, status(Code::InternalServerError, text)),
+        Tried::answer(admin::ListTransactionsReply {
+            status: Some(ok()),
+            transactions,
+            open_count: open_count as u64,
+            parked_count: parked_count as u64,
         })
     }
 
@@ -54,8 +57,8 @@ impl LeaderCall for ListTransactions {
     }
 }
 
-fn shown(replica: &Replica, half: &HalfMessage) -> Result<admin::OpenTransaction, String> {
-    let frame = Frames::new(replica).frame(&half.slot)?;
+async fn shown(replica: &Replica, half: &HalfMessage) -> Result<admin::OpenTransaction, String> {
+    let frame = Frames::new(replica).frame(&half.slot).await?;
     let handle = HeldHandle {
         kind: HeldKind::Transaction,
         broker_group: replica.config.group.clone(),

@@ -12,6 +12,7 @@ use v2::receive_message_response::Content;
 use super::delivery::{ms_of, timestamp};
 use super::filter::Filter;
 use super::members::Difference;
+use super::renewal::holder_of;
 use super::round::{Round, Take};
 use super::sql::SqlCache;
 use crate::admin::groups::no_group;
@@ -171,6 +172,7 @@ impl Poll {
             filter: filter(request.filter_expression.as_ref(), replica.lanes.compiled())?,
             batch: batch as usize,
             invisible_ms: invisible_ms(request, replica.config.invisible_default_ms)?,
+            holder: context.client_id.as_deref().filter(|_| request.auto_renew).map(holder_of),
             is_repeated: attempt.is_repeated || !attempt_id.as_deref().is_some_and(is_own_attempt),
             attempt_id,
         };
@@ -271,8 +273,8 @@ pub fn filter(expression: Option<&v2::FilterExpression>, compiled: &SqlCache) ->
     filter.map_err(|error| status(Code::IllegalFilterExpression, error.to_string()))
 }
 
-/// Push consumers name no time and expect the broker to prolong it (`auto_renew`): they get the default, long enough for
-/// most listeners, until prolonging is done by the leader.
+/// Push consumers name no time and expect the broker to prolong it (`auto_renew`): they get the default, and more of it as
+/// long as they live; see [`super::renewal`].
 fn invisible_ms(request: &v2::ReceiveMessageRequest, default_ms: u64) -> Result<u64, v2::Status> {
     let Some(duration) = &request.invisible_duration else { return Ok(default_ms) };
     match ms_of(duration) {

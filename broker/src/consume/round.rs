@@ -47,6 +47,8 @@ pub struct Take {
     pub batch: usize,
     /// Hidden from others for so long, ms.
     pub invisible_ms: u64,
+    /// Who wants them prolonged as long as it lives, as the log names it.
+    pub holder: Option<u64>,
     /// The id under which this poll is repeated.
     pub attempt_id: Option<String>,
     /// Something may have been handed out under that id before.
@@ -363,6 +365,10 @@ impl Take {
         for (hold, queue, settled) in join_all(submitted).await {
             match settled.map(|settled| settled.outcome) {
                 Ok(Outcome::Delivered { granted, .. }) => {
+                    if let Some(holder) = self.holder {
+                        let place = (&self.group, &self.topic, queue);
+                        replica.renewals.granted(place, &granted, holder, term, replica.runtime.now());
+                    }
                     self.add_messages(replica, queue, &granted, &mut frames, &mut messages).await?;
                     if let Some(hold) = hold.filter(|_| !granted.is_empty()) {
                         // Polls that wait have to know when these will be due.

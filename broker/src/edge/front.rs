@@ -12,6 +12,7 @@ use super::names;
 use super::query::{QueryAssignment, QueryRoute};
 use super::telemetry;
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
+use crate::consume::give_up::ForwardToDeadLetters;
 use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
 use crate::consume::pull::PullMessage;
 use crate::consume::receive::{self, ReceiveMessage};
@@ -151,6 +152,14 @@ impl Messaging for Front {
         request: v2::AckMessageRequest,
     ) -> BoxFuture<'_, Reply<v2::AckMessageResponse>> {
         Box::pin(lead::<AckMessage>(&self.replica, context, request))
+    }
+
+    fn forward_message_to_dead_letter_queue(
+        &self,
+        context: CallContext,
+        request: v2::ForwardMessageToDeadLetterQueueRequest,
+    ) -> BoxFuture<'_, Reply<v2::ForwardMessageToDeadLetterQueueResponse>> {
+        Box::pin(lead::<ForwardToDeadLetters>(&self.replica, context, request))
     }
 
     fn change_invisible_duration(

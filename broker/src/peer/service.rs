@@ -11,9 +11,11 @@ use tokio::sync::mpsc;
 
 use crate::admin;
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
+use crate::consume::give_up::ForwardToDeadLetters;
 use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
 use crate::consume::pull::PullMessage;
 use crate::consume::receive::ReceiveMessage;
+use crate::consume::renewal;
 use crate::duty::check;
 use crate::edge::query::{QueryAssignment, QueryRoute};
 use crate::lead::forwarder::take_in;
@@ -86,6 +88,8 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         RecallMessage::METHOD => take_in::<RecallMessage>(replica, request).await,
         EndTransaction::METHOD => take_in::<EndTransaction>(replica, request).await,
         check::METHOD => check::take_in(replica, request),
+        renewal::METHOD => renewal::take_in(replica, request),
+        ForwardToDeadLetters::METHOD => take_in::<ForwardToDeadLetters>(replica, request).await,
         ReceiveMessage::METHOD => take_in::<ReceiveMessage>(replica, request).await,
         PullMessage::METHOD => take_in::<PullMessage>(replica, request).await,
         UpdateOffset::METHOD => take_in::<UpdateOffset>(replica, request).await,
