@@ -105,12 +105,12 @@ async fn a_paused_group_waits_and_goes_on_at_once_when_it_may() {
     assert_eq!(client.receive("g", "orders", SHORT, LONG).await.code, 40401);
     let waiting = {
         let client = client.clone();
-        tokio::spawn(async move { client.receive("g", "orders", LONG, LONG).await })
+        cluster.runtime.spawn("poll", async move { client.receive("g", "orders", LONG, LONG).await })
     };
-    tokio::time::sleep(SHORT).await;
+    cluster.runtime.sleep(SHORT).await;
     admin_call!(client, transfer_leader, admin::TransferLeaderRequest::default());
     assert!(admin_call!(client, update_group, pause(false)).group.is_some_and(|group| !group.paused));
-    let received = tokio::time::timeout(Duration::from_secs(3), waiting).await.expect("woken").expect("it ends");
+    let received = cluster.runtime.timeout(Duration::from_secs(3), waiting).await.expect("woken").expect("it ends");
     assert_eq!(received.ids(), ["m-0", "m-1"]);
     cluster.shutdown().await;
 }
@@ -144,7 +144,7 @@ async fn dead_letters_are_listed_and_delivered_again_to_their_group_alone() {
         }
     }
     assert_eq!(attempts, [[Some(1); 4], [Some(2); 4]].concat());
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    cluster.runtime.sleep(Duration::from_millis(600)).await;
     assert_eq!(client.receive("g", "orders", Duration::from_secs(1), LONG).await.code, 40401, "that was all");
 
     let list = || admin::ListDeadLettersRequest { group: "g".to_owned(), ..Default::default() };
@@ -329,7 +329,7 @@ async fn an_operator_ends_a_transaction_that_nobody_ends() {
         if listed.parked_count == 2 {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        cluster.runtime.sleep(Duration::from_millis(100)).await;
     }
     let ids: Vec<_> = listed.transactions.iter().map(|open| open.message_id.as_str()).collect();
     assert_eq!((ids, listed.open_count), (vec!["a", "b"], 2));

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flotilla_proto::admin;
 use flotilla_proto::v2::{self, MessageType, QueryOffsetPolicy};
@@ -80,25 +80,27 @@ async fn a_waiting_pull_wakes_on_arrival_and_goes_on_at_the_next_leader() {
     let cluster = Cluster::start(3).await;
     let client = cluster.client(cluster.follower().await);
     client.create_topic("orders", MessageType::Normal, 1).await;
-    let waiting = {
-        let client = client.clone();
-        tokio::spawn(async move { (client.pull("g", "orders", 0, LONG).await, Instant::now()) })
+    let runtime = &cluster.runtime;
+    let mut waiting = {
+        let (client, runtime) = (client.clone(), runtime.clone());
+        let pull = async move { (client.pull("g", "orders", 0, LONG).await, runtime.now()) };
+        Box::pin(cluster.runtime.spawn("pull", pull))
     };
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    runtime.sleep(Duration::from_millis(300)).await;
     let request = admin::TransferLeaderRequest::default();
     let reply = client.admin.transfer_leader(client.options(LONG), request).await.expect("an answer");
     assert_eq!(reply.status.expect("a status").code, 20000);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!waiting.is_finished(), "a change of leaders is no end of a poll");
-    let sent = Instant::now();
+    let early = runtime.timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(early.is_err(), "a change of leaders is no end of a poll");
+    let sent = runtime.now();
     assert_eq!(client.send(message("orders", "m-0", |_| ())).await.code, 20000);
     let (pulled, at) = waiting.await.expect("it ends");
     assert_eq!(pulled.ids(), ["m-0"]);
     assert!(at - sent < Duration::from_secs(2), "woken by the message, not by its own end");
-    let began = Instant::now();
+    let began = runtime.now();
     let nothing = client.pull("g", "orders", 1, Duration::from_millis(500)).await;
     assert_eq!((nothing.code, nothing.next), (40401, Some(1)));
-    assert!(began.elapsed() >= Duration::from_millis(400));
+    assert!(runtime.now() - began >= Duration::from_millis(400));
     cluster.shutdown().await;
 }
 
@@ -112,7 +114,7 @@ async fn an_offset_is_found_by_time_in_a_long_queue_within_50_ms() {
     };
     for round in 0..40 {
         assert_eq!(client.send_all(batch(round)).await.body.status.expect("a status").code, 20000);
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        cluster.runtime.sleep(Duration::from_millis(2)).await;
     }
     let end = client.query_offset("orders", QueryOffsetPolicy::End, None).await;
     assert_eq!(end, (20000, 20_000));
@@ -121,9 +123,9 @@ async fn an_offset_is_found_by_time_in_a_long_queue_within_50_ms() {
         let pulled = client.pull_with("g", "orders", offset, NOW, |request| request.batch_size = 1).await;
         let stored = system_of(&pulled.messages[0]).store_timestamp.expect("a time");
         let at_ms = u64::try_from(stored.seconds * 1000 + i64::from(stored.nanos / 1_000_000)).expect("a time");
-        let began = Instant::now();
+        let began = cluster.runtime.now();
         let (code, found) = client.query_offset("orders", QueryOffsetPolicy::Timestamp, Some(at_ms)).await;
-        let took = began.elapsed();
+        let took = cluster.runtime.now() - began;
         assert_eq!(code, 20000);
         assert!(
             found <= offset && found % 500 == 0,

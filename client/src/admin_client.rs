@@ -349,7 +349,7 @@ impl AdminClient {
         &self,
         request: admin::ListTransactionsRequest,
     ) -> Result<admin::ListTransactionsReply, AdminError> {
-        self.call(|calls, options| calls.list_transactions(options, request.clone())).await.map_err(error_of)
+        self.call(|calls, options| calls.list_transactions(options, request)).await.map_err(error_of)
     }
 
     /// Ends a transaction in its producer's place.

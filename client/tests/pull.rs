@@ -3,7 +3,7 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flotilla_client::{
     Client, GroupSpec, OutgoingMessage, ProducerConfig, PullConsumer, PullConsumerConfig, PullError, PullStart,
@@ -93,15 +93,15 @@ async fn a_seek_finds_a_time_and_a_position_outside_is_an_error_that_moves_nothi
     assert_eq!(consumer.position(&queues[0]).unwrap(), Some(9));
     consumer.seek(&queues[0], 5).unwrap();
     let waiting = {
-        let client = client.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+        let (client, runtime) = (client.clone(), cluster.runtime.clone());
+        cluster.runtime.spawn("sender", async move {
+            runtime.sleep(Duration::from_millis(200)).await;
             send(&client, 5..6).await;
         })
     };
-    let began = Instant::now();
+    let began = cluster.runtime.now();
     assert_eq!(consumer.poll(1, LONG).await.unwrap()[0].body, "5");
-    assert!(began.elapsed() < Duration::from_secs(3), "woken by the message");
+    assert!(cluster.runtime.now() - began < Duration::from_secs(3), "woken by the message");
     waiting.await.unwrap();
     cluster.shutdown().await;
 }

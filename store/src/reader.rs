@@ -83,6 +83,8 @@ pub struct Delivery {
     pub seq: u32,
     /// When it becomes due, log time, milliseconds since the Unix epoch.
     pub invisible_until_ms: u64,
+    /// Who holds it and wants it prolonged; 0 for nobody.
+    pub holder: u64,
 }
 
 /// A delivery that its holder wants prolonged.
@@ -281,6 +283,7 @@ impl StoreReader {
             attempt: flight.attempt,
             seq: flight.seq,
             invisible_until_ms: flight.invisible_until_ms,
+            holder: flight.holder,
         })
     }
 

@@ -185,6 +185,11 @@ impl Lane {
 }
 
 impl Hold {
+    /// The term in which it was taken.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
     /// The queue.
     pub fn queue(&self) -> QueueId {
         self.queue

@@ -58,6 +58,8 @@ pub struct Renewals {
 #[derive(Debug, Default)]
 struct Table {
     term: Option<Term>,
+    /// The first look of the term is over: what could be prolonged is.
+    has_looked: bool,
     deliveries: BTreeMap<Key, Renewal>,
 }
 
@@ -95,6 +97,18 @@ impl Renewals {
         self.news.notify_one();
     }
 
+    /// Whether what somebody holds must not be delivered to others yet, though its time is over: the leader before may
+    /// have died while it would have prolonged it, and this one has not looked yet who lives.
+    pub fn is_undecided(&self, term: Term) -> bool {
+        let table = self.table.lock().expect(LOCK);
+        table.term != Some(term) || !table.has_looked
+    }
+
+    fn looked(&self, term: Term) {
+        let mut table = self.table.lock().expect(LOCK);
+        table.has_looked |= table.term == Some(term);
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.table.lock().expect(LOCK).deliveries.len()
@@ -110,7 +124,7 @@ impl Renewals {
             let renewal = Renewal { seq: held.seq, holder: held.holder, since: now, is_noted: true };
             ((held.group, held.topic, held.queue, held.offset), renewal)
         });
-        *table = Table { term: Some(term), deliveries: held.take(RENEWALS_MAX).collect() };
+        *table = Table { term: Some(term), has_looked: false, deliveries: held.take(RENEWALS_MAX).collect() };
     }
 
     fn end(&self) {
@@ -153,6 +167,10 @@ pub async fn renew_deliveries(replica: Arc<Replica>) {
             continue;
         };
         replica.renewals.begin(&replica, term);
+        if replica.renewals.is_undecided(term) {
+            look(&replica, term, invisible).await;
+            replica.renewals.looked(term);
+        }
         if replica.renewals.count() == 0 {
             let changed = replica.leadership.changed_from(seen.generation, now + LONG);
             flotilla_runtime::select(changed, replica.renewals.news.notified()).await;

@@ -240,8 +240,15 @@ impl Take {
         let Some(group) = store.group(&self.group).filter(|group| !group.is_paused) else { return Ok(None) };
         let mut offsets = Vec::new();
         if progress.inflight > 0 {
+            let is_undecided = replica.renewals.is_undecided(hold.term());
             for due in store.due(&self.group, &self.topic, queue, log_now_ms, room.messages) {
                 let Some(delivery) = store.delivery(&self.group, &self.topic, queue, due.offset) else { continue };
+                if delivery.holder != 0 && is_undecided {
+                    if group.order {
+                        break;
+                    }
+                    continue;
+                }
                 // Whatever the filter: it was wanted when it was handed out first. Left to a consumer whose filter does
                 // not want it now, it would stay in flight for ever.
                 if room.take(delivery.slot.length) {

@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 
 /// A group whose replicas can be killed.
 pub struct Cluster {
+    pub runtime: Runtime,
     pub brokers: Vec<Option<Broker>>,
     addresses: Vec<String>,
     _dir: TempDir,
@@ -43,7 +44,7 @@ impl Cluster {
             brokers.push(Some(Broker::start_on(config, runtime.clone(), client, peer).await.expect("it starts")));
         }
         let addresses = replicas.into_iter().map(|replica| replica.client).collect();
-        Cluster { brokers, addresses, _dir: dir }
+        Cluster { runtime, brokers, addresses, _dir: dir }
     }
 
     pub fn client(&self) -> Client {
@@ -59,7 +60,7 @@ impl Cluster {
                     return;
                 }
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            self.runtime.sleep(Duration::from_millis(20)).await;
         }
         panic!("no leader within 10 s");
     }
