@@ -200,7 +200,7 @@ async fn place_of(replica: &Replica, letters: &Letters, offset: QueueOffset) -> 
     let store = &replica.store;
     let slots = store.slots(&letters.topic, QUEUE, offset, 1).map_err(|error| error.to_string())?;
     let (_, letter) = slots.first().filter(|(at, _)| *at == offset).ok_or("there is no such dead letter")?;
-    let frame = Frames::new(replica).frame(letter).await?;
+    let frame = Frames::new(replica).frame(letter).await.map_err(|error| error.to_string())?;
     let topic = frame.topic_name().clone();
     let info = store.topic(&topic).ok_or_else(|| format!("topic '{topic}' is gone"))?;
     for queue in (0..info.queue_count).map(QueueId) {

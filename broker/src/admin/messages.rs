@@ -7,7 +7,7 @@ use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
 use flotilla_store::{Slot, StoreError};
 
-use crate::consume::frames::Frames;
+use crate::consume::frames::{FrameReadError, Frames};
 use crate::consume::offsets::NamedQueue;
 use crate::consume::pull::read_message;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
@@ -36,8 +36,8 @@ pub fn count_of(asked: u32) -> usize {
 pub enum ReadError {
     /// An index file is damaged: the replica must not go on.
     Store(StoreError),
-    /// The log does not hold what a queue refers to.
-    Frame(String),
+    /// A message is damaged, or the log does not hold what a queue refers to.
+    Frame(FrameReadError),
 }
 
 impl ReadError {
@@ -48,7 +48,7 @@ impl ReadError {
                 replica.failure.set(error.to_string());
                 error.to_string()
             }
-            ReadError::Frame(text) => text,
+            ReadError::Frame(error) => error.to_string(),
         };
         status(Code::InternalServerError, text)
     }

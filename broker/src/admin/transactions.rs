@@ -8,7 +8,7 @@ use flotilla_proto::{CallContext, admin, v2};
 use flotilla_store::HalfMessage;
 
 use super::messages::count_of;
-use crate::consume::frames::Frames;
+use crate::consume::frames::{FrameReadError, Frames};
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
 use crate::produce::end_transaction::end;
 use crate::produce::held_handle::{HeldHandle, HeldKind};
@@ -40,7 +40,10 @@ impl LeaderCall for ListTransactions {
         for half in &halves {
             match shown(replica, half).await {
                 Ok(open) => transactions.push(open),
-                Err(text) => return Tried::answer(Self::refusal(request, status(Code::InternalServerError, text))),
+                Err(error) => {
+                    let refusal = status(Code::InternalServerError, error.to_string());
+                    return Tried::answer(Self::refusal(request, refusal));
+                }
             }
         }
         let (open_count, parked_count) = replica.store.half_counts();
@@ -57,7 +60,7 @@ impl LeaderCall for ListTransactions {
     }
 }
 
-async fn shown(replica: &Replica, half: &HalfMessage) -> Result<admin::OpenTransaction, String> {
+async fn shown(replica: &Replica, half: &HalfMessage) -> Result<admin::OpenTransaction, FrameReadError> {
     let frame = Frames::new(replica).frame(&half.slot).await?;
     let handle = HeldHandle {
         kind: HeldKind::Transaction,
