@@ -40,6 +40,8 @@ pub(crate) struct LogFiles {
     /// When a blocked log last looked for room for the next file.
     looked_at: Instant,
     buffer: Vec<u8>,
+    /// The records in `buffer`; empty between appends, kept for its memory.
+    pending: Vec<Record>,
 }
 
 /// What recovery hands to the writer.
@@ -79,6 +81,7 @@ impl LogFiles {
             prepared: None,
             looked_at,
             buffer: Vec::new(),
+            pending: Vec::new(),
         };
         files.note_tail_left();
         files.extend_runway();
@@ -122,7 +125,10 @@ impl LogFiles {
             self.start_segment(first, previous, bytes).await?;
         }
         let mut bytes_written = 0;
-        let mut pending = Vec::with_capacity(records.len());
+        let mut pending = std::mem::take(&mut self.pending);
+        // An append that was given up may have left its batch behind.
+        pending.clear();
+        self.buffer.clear();
         for record in records {
             let bytes = record_bytes(record.payload.len());
             if self.tail.floor.position + self.buffer.len() as u64 + bytes > self.tail.file.len() {
@@ -136,12 +142,15 @@ impl LogFiles {
             pending.push(record);
         }
         self.write_out(&mut pending).await?;
-        self.shared.flusher.push(&self.tail, bytes_written, done);
+        self.pending = pending;
+        let is_behind = self.shared.flusher.push(&self.tail, bytes_written, done);
         self.extend_runway();
         if self.prepared.is_none() {
             self.prepare();
         }
-        self.shared.flusher.keep_up().await;
+        if is_behind {
+            self.shared.flusher.keep_up().await;
+        }
         Ok(())
     }
 
