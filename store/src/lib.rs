@@ -29,6 +29,7 @@ mod index_file;
 pub mod limits;
 mod machine;
 mod observer;
+pub mod offline;
 mod outcome;
 mod producing;
 mod progress;
