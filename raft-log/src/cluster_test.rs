@@ -1,6 +1,7 @@
 //! Three replicas in one process, over segment files in temporary directories.
 
 mod damage_test;
+mod restarts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{LogIndex, NodeId, RestoreError};
+use crate::{LogIndex, NodeId};
 
 /// Why a log did not open. Nothing was changed unless the text says so.
 #[derive(Debug, thiserror::Error)]
@@ -39,12 +39,27 @@ pub enum OpenError {
         /// The disk's answer.
         source: std::io::Error,
     },
-    /// The state machine refused its own checkpoint.
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
+    /// No checkpoint can be used, and the log no longer holds what came before its first entry.
+    #[error(
+        "no checkpoint in {} can be used, and the log begins with entry {first}, so the state cannot be made again here{}; \
+         replace this replica: an empty directory and another node id, and its peers give it everything",
+        dir.display(), tried_text(tried)
+    )]
+    NoCheckpoint {
+        /// The log's directory.
+        dir: PathBuf,
+        /// The log's first entry.
+        first: LogIndex,
+        /// What is wrong with each checkpoint that is there.
+        tried: Vec<String>,
+    },
     /// The replication core did not start.
     #[error("replication core did not start: {0}")]
     Core(String),
+}
+
+fn tried_text(tried: &[String]) -> String {
+    if tried.is_empty() { String::new() } else { format!(" ({})", tried.join("; ")) }
 }
 
 /// A damaged place in a file.

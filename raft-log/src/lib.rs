@@ -30,6 +30,10 @@ mod flush_test;
 mod flusher;
 #[cfg(test)]
 mod full_disk_test;
+#[cfg(test)]
+mod fuzz_test;
+#[cfg(test)]
+mod history_test;
 mod identity;
 mod ids;
 mod integrity;
@@ -39,12 +43,16 @@ mod log_state;
 mod log_view;
 mod raft;
 mod recovery;
+mod recovery_report;
 mod repair;
 mod replicated_log;
+mod restore;
 mod room;
 mod runway;
 mod scrub;
 mod segment;
+#[cfg(test)]
+mod start_test;
 mod state_machine;
 mod status;
 mod status_watch;
@@ -55,6 +63,7 @@ mod tail_cache;
 mod term_runs;
 #[cfg(test)]
 mod testing;
+pub mod tools;
 mod transport;
 mod vitals;
 mod vote_and_marks;
@@ -64,6 +73,7 @@ pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, ReadError, ServeError, TransferError};
 pub use ids::{LogIndex, NodeId, Term};
 pub use integrity::{Integrity, ScrubProgress};
+pub use recovery_report::{RecoveryPhase, RecoveryReport, SkippedCheckpoint, TornTail};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;
 pub use state_machine::{RestoreError, StateMachine};

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::flusher::Flusher;
 use crate::ids::EntryId;
 use crate::log_state::{Found, LogState};
+use crate::recovery_report::RecoveryReport;
 use crate::repair::Damages;
 use crate::room::Room;
 use crate::segment::{PartError, Record, SegmentPart};
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) runtime: Runtime,
     pub(crate) damages: Damages,
     pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,
+    pub(crate) recovery: Mutex<RecoveryReport>,
 }
 
 const POISON: &str = "log lock is never poisoned: no code panics while holding it";
@@ -149,11 +151,34 @@ impl LogView {
         self.shared.marks.lock().expect(POISON).vote()
     }
 
-    /// The saved commit mark, cut to what the log holds: the mark is not synced, and may be ahead of a lost tail.
+    /// The saved commit mark, cut to what the log holds: the mark is not synced, and may be ahead of a lost tail. What is
+    /// left of such a log was written before what the mark stands for, so it is committed.
     pub(crate) fn committed(&self) -> Option<EntryId> {
         let saved = self.shared.marks.lock().expect(POISON).committed()?;
-        let (_, last) = self.ends();
-        if Some(saved) <= last { Some(saved) } else { last }
+        let (purged, last) = self.ends();
+        if last.is_none_or(|last| saved.index > last.index) {
+            return last;
+        }
+        match self.id_at(saved.index) {
+            Some(id) if id == saved => Some(saved),
+            // Purged, so committed; or a hint that fits nothing, which is none.
+            _ => purged,
+        }
+    }
+
+    /// What the start found.
+    pub(crate) fn recovery(&self) -> RecoveryReport {
+        self.shared.recovery.lock().expect(POISON).clone()
+    }
+
+    /// Adds to what the start found.
+    pub(crate) fn note_recovery(&self, note: impl FnOnce(&mut RecoveryReport)) {
+        note(&mut self.shared.recovery.lock().expect(POISON));
+    }
+
+    /// The first index that can be read, or would be if it were there.
+    pub(crate) fn first(&self) -> LogIndex {
+        self.shared.state().start()
     }
 
     /// Writes the commit mark, unsynced.

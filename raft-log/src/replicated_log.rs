@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::checkpoint_store::CheckpointStore;
 use crate::disk::Disk;
 use crate::failure::Failure;
+use crate::ids::next_index;
 use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
 use crate::raft::{
@@ -21,6 +22,7 @@ use crate::raft::{
     decode, encode, serve_append,
 };
 use crate::recovery::open_log;
+use crate::recovery_report::{PhaseWatch, Seen};
 use crate::repair::{LeadGuard, Steward, close_off_found, serve_fetch};
 use crate::room::Need;
 use crate::scrub::Scrub;
@@ -30,7 +32,7 @@ use crate::stopper::Stopper;
 use crate::vitals::{Rounds, Vitals, ask_vitals};
 use crate::{
     Integrity, LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass, ProposeError,
-    ReadError, Role, ServeError, StateMachine, SyncHistogram, Term, TransferError, Transport,
+    ReadError, RecoveryReport, Role, ServeError, StateMachine, SyncHistogram, Term, TransferError, Transport,
 };
 
 /// While leadership is handed over, the target is looked at this often: whether it is still there.
@@ -139,6 +141,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         };
         let view = files.view();
         let network = NetworkFactory::new(transport.clone(), runtime.clone());
+        let mut watch = PhaseWatch::start(&runtime);
         let raft = Raft::new(config.node.0, core_config, network, LogStore::new(files), machine).await;
         let raft: LogRaft = match raft {
             Ok(raft) => raft,
@@ -148,6 +151,12 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 return Err(OpenError::Core(fatal.to_string()));
             }
         };
+        view.note_recovery(|report| {
+            // The core has applied again what is known to be committed.
+            let end = next_index(view.committed()).0;
+            let from = report.checkpoint.map_or(0, |checkpoint| checkpoint.0 + 1);
+            watch.over("reapply", Seen { entries: end.saturating_sub(from), ..Seen::default() }, report);
+        });
         let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), machine_gone);
         let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
         steward.set_status(status.clone());
@@ -196,6 +205,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         };
         inner.found_group(&config).await?;
         Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
+    }
+
+    /// What the start found and took.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.inner.view.recovery()
     }
 
     /// The longest payload that a proposal may have, bytes: what fits into a segment.

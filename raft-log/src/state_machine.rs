@@ -41,7 +41,8 @@ pub trait StateMachine: Send + 'static {
     }
 
     /// Replaces the whole state by that of a checkpoint whose last applied entry is `applied`. Before the first `apply`
-    /// if a checkpoint exists, and whenever a snapshot is installed.
+    /// if a checkpoint exists, and whenever a snapshot is installed. After an error the state must be what it was: at a start
+    /// an older checkpoint is tried next, and without any the log is applied from its first entry on.
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
 }
 

@@ -31,6 +31,7 @@ mod index_file;
 pub mod limits;
 mod machine;
 mod observer;
+pub mod offline;
 mod outcome;
 mod positions;
 mod producing;

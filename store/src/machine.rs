@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,6 +20,8 @@ use crate::{Command, Outcome, Rejection, StoreError, StoreReader};
 /// Counts up when [`StoreReader::digest`] of the same state becomes another one: replicas of two releases must not take one
 /// another for wrong.
 const DIGEST_VERSION: u32 = 1;
+/// Added to the name of an index file that was found damaged.
+pub(crate) const DAMAGED_ENDING: &str = ".damaged";
 
 /// Opens a store on `dir`, which is made if it is not there. Nothing is read yet: the log restores
 /// the last checkpoint, if there is one, and applies the entries after it.
@@ -118,10 +120,27 @@ impl StoreMachine {
     fn fail(&mut self, error: &StoreError) -> Vec<Outcome> {
         let reason = error.to_string();
         tracing::error!(%error, "store failed, the node must stop");
+        if let StoreError::DamagedIndex { path, .. } = error {
+            self.set_aside(path);
+        }
         self.shared.set_failure(reason.clone());
         self.observer.failed(&reason);
         self.failure = Some(reason.clone());
         vec![Outcome::Rejected(Rejection::StoreFailed { reason })]
+    }
+
+    /// Takes a damaged index file's name away, so that the next start refuses the checkpoints that rely on it and makes it
+    /// again from the log: header and tables may be sound, and only they are looked at then.
+    fn set_aside(&self, path: &Path) {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(DAMAGED_ENDING);
+        let renamed = self.disk.rename(path, Path::new(&aside)).and_then(|()| self.disk.sync_dir(&self.dir));
+        match renamed {
+            Ok(()) => {
+                tracing::warn!(file = %path.display(), "damaged index file is set aside, a restart makes it again")
+            }
+            Err(error) => tracing::warn!(file = %path.display(), %error, "damaged index file could not be set aside"),
+        }
     }
 
     /// Writes the slots in memory to the index file of the segment that ends before `end_index`.

@@ -18,6 +18,7 @@ use crate::checkpoint_store::CheckpointStore;
 use crate::failure::ReportPanic;
 use crate::ids::EntryId;
 use crate::log_view::LogView;
+use crate::restore::restore_newest;
 use crate::vitals::{DIGEST_EVERY, StateDigest, Vitals};
 use crate::{LogIndex, OpenError, RestoreError, StateMachine, Term};
 
@@ -67,7 +68,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Restores `machine` from the newest checkpoint, if there is one. What comes after it is applied again by openraft.
+    /// Restores `machine` from the newest checkpoint that it takes, if there is one. What comes after it is applied again by openraft.
     /// The receiver resolves when the machine is dropped.
     pub(crate) fn open<M: StateMachine>(
         mut machine: M,
@@ -77,8 +78,9 @@ impl Machine {
         vitals: Arc<Vitals>,
     ) -> Result<(Machine, oneshot::Receiver<()>), OpenError> {
         let mut members = Members::default();
+        let check = |checkpoint: &Checkpoint| members_of(checkpoint).map(drop).map_err(|error| error.to_string());
+        let newest = restore_newest(&mut machine, &log, &checkpoints, newest, check)?;
         if let Some(checkpoint) = &newest {
-            machine.restore(&checkpoint.state, checkpoint.last.index)?;
             members = members_of(checkpoint).map_err(|error| OpenError::Core(error.to_string()))?;
         }
         let applied = newest.as_ref().map(|checkpoint| checkpoint.last);
