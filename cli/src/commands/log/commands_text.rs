@@ -46,6 +46,26 @@ pub fn describe(command: &Command) -> String {
         Command::ChangeInvisible { group, topic, queue, offset, invisible_until_ms, .. } => {
             format!("keep {topic}/{} offset {} from {group} until {invisible_until_ms}", queue.0, offset.0)
         }
+        Command::SetOffset { group, topic, queue, to } => {
+            format!("move {group} in {topic}/{} to {to:?}", queue.0)
+        }
+        Command::UpdateGroup { name, change } => format!("change group {name}: {change:?}"),
+        Command::UpdateTopic { name, queue_count, permission } => {
+            let queues = queue_count.map_or_else(String::new, |count| format!(" {count} queues"));
+            let permission = permission.map_or_else(String::new, |permission| format!(" {permission:?}"));
+            format!("change topic {name}:{queues}{permission}")
+        }
+        Command::Redeliver { group, topic, queue, offset, .. } => {
+            format!("make {topic}/{} offset {} due again for {group}", queue.0, offset.0)
+        }
+        Command::Renew { group, topic, queue, deliveries, invisible_until_ms, .. } => {
+            let count = deliveries.len();
+            format!("prolong {count} deliveries of {topic}/{} to {group} until {invisible_until_ms}", queue.0)
+        }
+        Command::DropTopic { name, uid } => format!("delete topic {name}, its life number {uid}"),
+        Command::DeadLetter { group, topic, queue, offset, .. } => {
+            format!("make a dead letter of {topic}/{} offset {} of {group}", queue.0, offset.0)
+        }
     }
 }
 
