@@ -122,12 +122,7 @@ pub async fn register(replica: Arc<Replica>, row: Arc<OwnRow>, address: String, 
 }
 
 /// One stream from its opening to its end; an error if it never answered.
-async fn one_stream(
-    replica: &Replica,
-    row: &OwnRow,
-    address: &str,
-    namesrv: &dyn NamesrvCalls,
-) -> Result<(), String> {
+async fn one_stream(replica: &Replica, row: &OwnRow, address: &str, namesrv: &dyn NamesrvCalls) -> Result<(), String> {
     let (rows, outgoing) = mpsc::channel(ROWS_MAX);
     // The first row waits in the channel before the stream is opened: some servers answer nothing before it.
     let _ = rows.try_send(row.get());

@@ -124,7 +124,8 @@ async fn a_scrape_tells_what_was_sent_received_and_left() {
         assert_eq!(scrape.value("flotilla_raft_leader", &[]), Some(leader as f64));
         assert_eq!(scrape.value("flotilla_raft_voters", &[("replica", &node.to_string())]), Some(3.0));
         let index = |name: &str| scrape.value(name, &[]).unwrap_or_else(|| panic!("replica {node} tells {name}"));
-        let marks = ["flotilla_log_last_index", "flotilla_log_committed_index", "flotilla_log_applied_index"].map(index);
+        let marks =
+            ["flotilla_log_last_index", "flotilla_log_committed_index", "flotilla_log_applied_index"].map(index);
         assert!(marks[0] >= marks[1] && marks[1] >= marks[2] && marks[2] > 20.0, "{marks:?}");
         assert!(index("flotilla_log_durable_index") <= marks[0]);
         assert!(index("flotilla_log_sync_seconds_count") > 0.0, "its log was synced");
@@ -237,16 +238,24 @@ async fn every_metric_of_a_replica_is_explained() {
     client.receive("g", "orders", LONG, LONG).await;
     let explained = include_str!("../../docs/metrics.md");
     for scrape in scrape(&cluster).await {
-        assert_eq!(scrape.value("flotilla_registration_age_seconds", &[("namesrv", "127.0.0.1:9")]), Some(f64::INFINITY));
+        assert_eq!(
+            scrape.value("flotilla_registration_age_seconds", &[("namesrv", "127.0.0.1:9")]),
+            Some(f64::INFINITY)
+        );
         assert!(scrape.kinds.len() >= 40, "{}", scrape.kinds.len());
         for (name, kind) in &scrape.kinds {
             // `flotilla_raft_peer_lag_entries`, `_bytes`, `_seconds` share a row.
             let short = name.rsplit_once('_').map(|(_, unit)| format!("`_{unit}`")).unwrap_or_default();
             let row = explained.lines().find(|line| line.contains(&format!("`{name}`"))).or_else(|| {
-                explained.lines().find(|line| line.contains("`flotilla_raft_peer_lag_entries`") && line.contains(&short))
+                explained
+                    .lines()
+                    .find(|line| line.contains("`flotilla_raft_peer_lag_entries`") && line.contains(&short))
             });
             let row = row.unwrap_or_else(|| panic!("docs/metrics.md does not explain {name}"));
-            assert!(row.contains(&format!("| {kind}")), "docs/metrics.md says another kind of {name} than {kind}: {row}");
+            assert!(
+                row.contains(&format!("| {kind}")),
+                "docs/metrics.md says another kind of {name} than {kind}: {row}"
+            );
         }
     }
     cluster.shutdown().await;

@@ -222,7 +222,8 @@ async fn where_every_disk_is_sick_the_leader_stays_and_goes_on() {
     let load = Load::start(&cluster, leader);
     disks.iter().for_each(|disk| disk.take_longer(300));
     for node in 1..=3 {
-        until(&cluster, "ill", Duration::from_secs(15), || value(&cluster, node, "flotilla_fit_to_lead", &[]) == 0.0).await;
+        until(&cluster, "ill", Duration::from_secs(15), || value(&cluster, node, "flotilla_fit_to_lead", &[]) == 0.0)
+            .await;
     }
     let changes = |node| value(&cluster, node, "flotilla_raft_leader_changes_total", &[]);
     let before: Vec<f64> = (1..=3).map(changes).collect();

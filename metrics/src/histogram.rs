@@ -27,11 +27,7 @@ impl Histogram {
     /// An empty one; `bounds` are upper bounds, inclusive, growing.
     pub fn new(bounds: &'static [u64]) -> Histogram {
         debug_assert!(bounds.is_sorted(), "bounds grow");
-        Histogram {
-            bounds,
-            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
-            sum: AtomicU64::new(0),
-        }
+        Histogram { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), sum: AtomicU64::new(0) }
     }
 
     /// Notes one value.

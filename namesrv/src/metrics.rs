@@ -1,7 +1,7 @@
 //! What monitoring is told of a namesrv: how many rows, how old, and what calls came to.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flotilla_metrics::{Exposition, Health, Source};
 

@@ -30,18 +30,29 @@ mod flush_test;
 mod flusher;
 #[cfg(test)]
 mod full_disk_test;
+#[cfg(test)]
+mod fuzz_test;
+#[cfg(test)]
+mod history_test;
 mod identity;
 mod ids;
+mod integrity;
 pub mod limits;
 mod log_files;
 mod log_state;
 mod log_view;
 mod raft;
 mod recovery;
+mod recovery_report;
+mod repair;
 mod replicated_log;
+mod restore;
 mod room;
 mod runway;
+mod scrub;
 mod segment;
+#[cfg(test)]
+mod start_test;
 mod state_machine;
 mod stats;
 mod status;
@@ -53,17 +64,22 @@ mod tail_cache;
 mod term_runs;
 #[cfg(test)]
 mod testing;
+pub mod tools;
 mod transport;
+mod vitals;
 mod vote_and_marks;
 
 pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, ReadError, ServeError, TransferError};
 pub use ids::{LogIndex, NodeId, Term};
+pub use integrity::{Integrity, ScrubProgress};
+pub use recovery_report::{RecoveryPhase, RecoveryReport, SkippedCheckpoint, TornTail};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;
-pub use stats::{LogStats, PeerStats};
 pub use state_machine::{RestoreError, StateMachine};
+pub use stats::{LogStats, PeerStats};
 pub use status::{LogStatus, Role};
 pub use sync_times::{DiskStatus, SlowSyncs, SyncHistogram};
 pub use transport::{AppendChannel, PeerCallKind, Probe, Transport, TransportError};
+pub use vitals::Fitness;

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::checkpoint_store::CheckpointStore;
 use crate::disk::Disk;
 use crate::failure::Failure;
+use crate::ids::next_index;
 use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
 use crate::raft::{
@@ -21,14 +22,19 @@ use crate::raft::{
     decode, encode, serve_append,
 };
 use crate::recovery::open_log;
+use crate::recovery_report::{PhaseWatch, Seen};
+use crate::repair::{LeadGuard, Steward, close_off_found, serve_fetch};
 use crate::room::Need;
+use crate::scrub::Scrub;
 use crate::segment::{Record, RecordKind};
-use crate::status_watch::StatusWatch;
 use crate::stats::stats;
+use crate::status_watch::StatusWatch;
 use crate::stopper::Stopper;
+use crate::vitals::{Rounds, Vitals, ask_vitals};
 use crate::{
-    LogConfig, LogIndex, LogStats, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass, ProposeError, ReadError,
-    Role, ServeError, SlowSyncs, StateMachine, SyncHistogram, Term, TransferError, Transport,
+    Fitness, Integrity, LogConfig, LogIndex, LogStats, LogStatus, NodeId, OpenError, PeerCallKind, Probe,
+    ProposalClass, ProposeError, ReadError, RecoveryReport, Role, ServeError, SlowSyncs, StateMachine, SyncHistogram,
+    Term, TransferError, Transport,
 };
 
 /// While leadership is handed over, the target is looked at this often: whether it is still there.
@@ -78,6 +84,11 @@ struct Inner {
     status: StatusWatch,
     stopper: Stopper,
     gone: GoneWatch,
+    vitals: Arc<Vitals>,
+    guard: LeadGuard,
+    scrub: Scrub,
+    _steward: Steward,
+    _rounds: Task<()>,
     _gone_task: Option<Task<()>>,
 }
 
@@ -111,30 +122,57 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         }
         let core_config = Arc::new(core_config(&config)?);
         let failure = Failure::default();
-        let (files, machine, machine_gone) = {
+        let (files, machine, machine_gone, vitals, steward) = {
             let (config, disk, runtime, failure) = (config.clone(), disk.clone(), runtime.clone(), failure.clone());
-            let work = runtime.clone();
+            let (work, transport) = (runtime.clone(), transport.clone());
             work.blocking(move || {
                 let files = open_log(&config, disk.clone(), &runtime, failure)?;
                 let view = files.view();
-                let (checkpoints, newest) = CheckpointStore::open(disk, config.dir, runtime, view.clone())?;
-                let (machine, machine_gone) = Machine::open(machine, view, checkpoints, newest)?;
-                Ok::<_, OpenError>((files, machine, machine_gone))
+                let (checkpoints, newest) =
+                    CheckpointStore::open(disk.clone(), config.dir.clone(), runtime.clone(), view.clone())?;
+                let from = newest.as_ref().map_or(LogIndex(0), |checkpoint| checkpoint.last.index.next());
+                let begun = close_off_found(&*disk, &config.dir, &view, from);
+                begun.map_err(|source| OpenError::Io { path: config.dir.clone(), source })?;
+                // Before the core: what that applies again may have to be mended first.
+                let steward = Steward::start(config.node, config.voters, view.clone(), disk, transport, &runtime);
+                let vitals = Arc::new(Vitals::new(view.clone(), runtime));
+                let (machine, machine_gone) = Machine::open(machine, view, checkpoints, newest, vitals.clone())?;
+                Ok::<_, OpenError>((files, machine, machine_gone, vitals, steward))
             })
             .await?
         };
         let view = files.view();
         let network = NetworkFactory::new(transport.clone(), runtime.clone());
+        let mut watch = PhaseWatch::start(&runtime);
         let raft = Raft::new(config.node.0, core_config, network, LogStore::new(files), machine).await;
         let raft: LogRaft = match raft {
             Ok(raft) => raft,
             Err(fatal) => {
+                view.shared.damages.close();
                 view.close().await;
                 return Err(OpenError::Core(fatal.to_string()));
             }
         };
+        view.note_recovery(|report| {
+            // The core has applied again what is known to be committed.
+            let end = next_index(view.committed()).0;
+            let from = report.checkpoint.map_or(0, |checkpoint| checkpoint.0 + 1);
+            watch.over("reapply", Seen { entries: end.saturating_sub(from), ..Seen::default() }, report);
+        });
         let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), machine_gone);
         let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
+        steward.set_status(status.clone());
+        let guard =
+            LeadGuard::start(view.clone(), vitals.clone(), raft.clone(), status.clone(), transport.clone(), &runtime);
+        let rounds = Rounds {
+            node: config.node,
+            view: view.clone(),
+            vitals: vitals.clone(),
+            status: status.clone(),
+            transport: transport.clone(),
+            runtime: runtime.clone(),
+        };
+        let scrub = Scrub::start(&config, view.clone(), &runtime);
         let stopping = stopper.is_stopping();
         let (gone, gone_task) = GoneWatch::start(
             &config,
@@ -144,6 +182,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             view.clone(),
             transport.clone(),
             stopping,
+            guard.clone(),
         );
         let inner = Inner {
             node: config.node,
@@ -159,10 +198,20 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             status,
             stopper,
             gone,
+            vitals,
+            guard,
+            scrub,
+            _steward: steward,
+            _rounds: rounds.start(),
             _gone_task: gone_task,
         };
         inner.found_group(&config).await?;
         Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
+    }
+
+    /// What the start found and took.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.inner.view.recovery()
     }
 
     /// The longest payload that a proposal may have, bytes: what fits into a segment.
@@ -220,6 +269,23 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// The replica's view of itself now.
     pub fn status(&self) -> LogStatus {
         self.inner.status.now()
+    }
+
+    /// How sound this replica's copy of the log is, and whether the others contradict it.
+    pub fn integrity(&self) -> Integrity {
+        let counts = self.inner.view.shared.damages.counts();
+        Integrity {
+            damaged_entries: counts.entries,
+            damaged_first: counts.first,
+            damaged_segments: counts.segments,
+            damages_found_total: counts.found,
+            damages_mended_total: counts.mended,
+            is_fit_to_lead: self.inner.guard.is_fit(),
+            hand_overs_total: self.inner.guard.hand_overs(),
+            is_clock_off: self.inner.vitals.is_clock_off(),
+            state_alarm: self.inner.vitals.alarm(),
+            scrub: self.inner.scrub.progress(),
+        }
     }
 
     /// Returns once role, term, leader or `can_write` differ from `seen`; at once if they already do.
@@ -288,8 +354,19 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// Whether this replica may campaign by itself. One that may not still votes, follows, and takes over when leadership is
     /// handed to it.
     pub fn let_campaign(&self, may: bool) {
-        self.inner.raft.runtime_config().elect(may);
-        self.inner.gone.let_campaign(may);
+        self.inner.guard.hold_back(!may);
+    }
+
+    /// Notes that its owner finds this replica ill, or well again: asked by the others, it says that another one would do
+    /// better ([`Fitness::Reluctant`]).
+    pub fn set_ill(&self, is_ill: bool) {
+        self.inner.vitals.set_ill(is_ill);
+    }
+
+    /// A follower that leads better than this replica: heard just now, lacking at most `lag_entries_max`, and fit by its own
+    /// word; of several the one with the longest log. `None` if there is none, or this replica does not lead.
+    pub async fn fit_follower(&self, lag_entries_max: u64, silence_max: Duration) -> Option<NodeId> {
+        self.inner.fit_follower(lag_entries_max, silence_max).await
     }
 
     /// How long this replica's syncs took since it was opened.
@@ -310,9 +387,15 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             return Err(TransferError::NotLeader { leader: status.leader });
         }
         let target = match target {
-            Some(target) if target != inner.node && status.members.contains(&target) => target,
+            Some(target) if target != inner.node && status.members.contains(&target) => {
+                // Asked first: a hand-over that the target refuses costs the group an election time-out.
+                match ask_vitals(&inner.runtime, &*inner.transport, target).await {
+                    Some(answer) if answer.fitness == Fitness::Unfit => return Err(TransferError::NotFit(target)),
+                    _ => target,
+                }
+            }
             Some(target) => return Err(TransferError::NoSuchVoter(target)),
-            None => inner.status.longest_follower().ok_or(TransferError::NoneCaughtUp)?,
+            None => inner.fittest_follower().await.ok_or(TransferError::NoneCaughtUp)?,
         };
         tracing::info!(%target, "handing over leadership");
         inner.raft.trigger().transfer_leader(target.0).await.map_err(|_| TransferError::Stopped)?;
@@ -362,6 +445,9 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             (PeerCallKind::PreVote, PeerMessage::VoteRequest(request)) => {
                 PeerMessage::VoteResponse(raft.pre_vote(request).await.map_err(|error| self.call_failed(error))?)
             }
+            (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(_)) if !self.inner.guard.may_take_over() => {
+                return Err(ServeError::Failed("this replica is not fit to lead".to_owned()));
+            }
             (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(request)) => {
                 let answer = raft.handle_transfer_leader(request).await;
                 PeerMessage::TransferResponse(answer.map_err(|error| self.call_failed(error))?)
@@ -374,6 +460,12 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             (PeerCallKind::LeaderGone, PeerMessage::GoneQuestion(question)) => {
                 PeerMessage::GoneAnswer(self.inner.gone.answer(question).await)
             }
+            (PeerCallKind::Fetch, PeerMessage::FetchRequest(request)) => {
+                let (view, committed) = (self.inner.view.clone(), self.inner.status.now().committed);
+                let answer = self.inner.runtime.blocking(move || serve_fetch(&view, committed, request));
+                PeerMessage::FetchAnswer(answer.await)
+            }
+            (PeerCallKind::Vitals, PeerMessage::VitalsRequest) => PeerMessage::VitalsAnswer(self.inner.vitals.answer()),
             (kind, _) => return Err(ServeError::Malformed(format!("body does not belong to a call of kind {kind:?}"))),
         };
         Ok(encode(answer))
@@ -439,6 +531,40 @@ fn refused(forward: &ForwardToLeader<TypeConfig>) -> ProposeError {
 }
 
 impl Inner {
+    /// The follower with the longest log of those that say they are fit to lead. Else one that can lead all the same, else
+    /// one that does not answer that question (an older version, perhaps).
+    async fn fittest_follower(&self) -> Option<NodeId> {
+        let (mut reluctant, mut silent) = (None, None);
+        for follower in self.status.followers_by_log() {
+            match ask_vitals(&self.runtime, &*self.transport, follower).await.map(|answer| answer.fitness) {
+                Some(Fitness::Fit) => return Some(follower),
+                Some(Fitness::Reluctant) => reluctant = reluctant.or(Some(follower)),
+                Some(Fitness::Unfit) => {}
+                None => silent = silent.or(Some(follower)),
+            }
+        }
+        reluctant.or(silent)
+    }
+
+    async fn fit_follower(&self, lag_entries_max: u64, silence_max: Duration) -> Option<NodeId> {
+        let (last, contacts) = (self.status.now().last, self.status.contacts());
+        let enough = last.map_or(0, |last| last.0).saturating_sub(lag_entries_max);
+        let is_near = |follower: &NodeId| {
+            contacts.peers.iter().any(|peer| {
+                peer.node == *follower
+                    && peer.silent_for.is_some_and(|silence| silence <= silence_max)
+                    && peer.matched.is_some_and(|matched| matched.0 >= enough)
+            })
+        };
+        for follower in self.status.followers_by_log().into_iter().filter(is_near) {
+            let answer = ask_vitals(&self.runtime, &*self.transport, follower).await;
+            if answer.is_some_and(|answer| answer.fitness == Fitness::Fit) {
+                return Some(follower);
+            }
+        }
+        None
+    }
+
     /// Writes the first membership of a new group. Every voter does the same; whoever was reached by a peer first is
     /// refused here, rightly.
     async fn found_group(&self, config: &LogConfig) -> Result<(), OpenError> {

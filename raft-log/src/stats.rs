@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::log_view::LogView;
 use crate::status_watch::StatusWatch;
 use crate::{Disk, LogIndex, NodeId};
-use crate::log_view::LogView;
 
 /// Numbers of one replica's log.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,12 +12,14 @@
 //! An entry is built by [`EntryBuilder`], applied by [`StoreMachine`], and its effects are read
 //! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`.
 
+mod changing;
 mod command;
 mod consumption;
 mod dedup;
 mod deliveries;
 mod ended;
 mod entry;
+mod entry_rare;
 mod entry_view;
 mod entry_walk;
 mod error;
@@ -30,23 +32,28 @@ mod index_file;
 pub mod limits;
 mod machine;
 mod observer;
+pub mod offline;
 mod outcome;
+mod positions;
 mod producing;
 mod progress;
 mod queue;
 mod reader;
+mod settings_image;
 mod shared;
 mod slot;
 mod state;
 mod timers;
 
+pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
 pub use consumption::Consumption;
-pub use command::{Command, SkipRange, StartPolicy};
 pub use entry::{EntryBuilder, command_bytes};
 pub use entry_view::{Entry, MalformedEntry};
 pub use error::StoreError;
 pub use machine::{StoreMachine, open};
 pub use observer::{ApplyObserver, NoObserver};
 pub use outcome::{AckResult, Ending, Granted, HalfMessage, Holding, Outcome, ProducedSlot, Rejection};
-pub use reader::{AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, Progress, StateDigest, StoreReader, TopicInfo};
+pub use reader::{
+    AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, HeldDelivery, Progress, StateDigest, StoreReader, TopicInfo,
+};
 pub use slot::{FrameInError, Slot, frame_in};

@@ -71,6 +71,7 @@ impl Watch {
         let symptoms = Symptoms { syncs: replica.log.slow_syncs(), apply_lag: replica.seconds_behind(seen.applied) };
         let illness = self.judge.look(now, &symptoms);
         if replica.fitness.set(illness) {
+            replica.log.set_ill(illness.is_some());
             match illness {
                 Some(reason) => tracing::warn!(reason, "this replica is not fit to lead"),
                 None => tracing::info!("this replica is fit to lead again"),
@@ -80,7 +81,10 @@ impl Watch {
         if is_silenced != self.is_silenced {
             self.is_silenced = is_silenced;
             if is_silenced {
-                tracing::warn!(term = seen.term.0, "this replica leads and may not write: no quorum answers, or not yet");
+                tracing::warn!(
+                    term = seen.term.0,
+                    "this replica leads and may not write: no quorum answers, or not yet"
+                );
             }
         }
     }

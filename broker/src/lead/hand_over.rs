@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use flotilla_raft_log::{NodeId, TransferError};
 
-use super::fitness::fittest_follower;
 use crate::metrics::HandOverCause;
 use crate::replica::Replica;
+
+/// A replica that hands over because others are better takes a follower that was heard within this time,
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// and lacks at most so many entries: about what is on its way under load.
+const LAG_ENTRIES_MAX: u64 = 1_000;
 
 /// Hands leadership to `target` and waits until another replica leads. Without a target it goes to the fittest follower; if
 /// none is fit, to the one with the longest log, unless this replica only hands over because others are better.
@@ -17,7 +21,7 @@ pub async fn hand_over(
     cause: HandOverCause,
 ) -> Result<NodeId, TransferError> {
     let target = match target {
-        None if replica.leadership.local_term().is_some() => fittest_follower(replica).await,
+        None if cause == HandOverCause::Unfit => replica.log.fit_follower(LAG_ENTRIES_MAX, SILENCE_MAX).await,
         target => target,
     };
     let result = match (target, cause) {

@@ -13,7 +13,8 @@ use flotilla_store::{Granted, ProducedSlot};
 use super::label_table::LabelTable;
 
 /// Upper bounds of message sizes, bytes.
-const SIZE_BOUNDS: &[u64] = &[256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
+const SIZE_BOUNDS: &[u64] =
+    &[256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 /// Upper bounds of call times, microseconds.
 const TIME_BOUNDS_US: &[u64] = &[
     500, 1_000, 3_000, 5_000, 7_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000, 3_000_000, 10_000_000,

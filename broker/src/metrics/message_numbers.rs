@@ -85,9 +85,10 @@ fn write_topic(topic: &str, is_system: bool, row: &TopicCounters, out: &mut Expo
 }
 
 fn write_subscriptions(replica: &Replica, out: &mut Exposition) {
-    replica.counters.subscriptions.retain(|(group, topic)| {
-        replica.store.group(group).is_some() && replica.readable_topic(topic).is_some()
-    });
+    replica
+        .counters
+        .subscriptions
+        .retain(|(group, topic)| replica.store.group(group).is_some() && replica.readable_topic(topic).is_some());
     let (rows, other) = replica.counters.subscriptions.all();
     for ((group, topic), row) in &rows {
         write_subscription(group.as_str(), topic.as_str(), is_system(topic), row, out);
@@ -102,7 +103,12 @@ fn write_subscription(group: &str, topic: &str, is_system: bool, row: &Subscript
     let pair = [("topic", topic), ("consumer_group", group)];
     for (is_retry, count) in [("false", read(&row.first_out)), ("true", read(&row.retries_out))] {
         let labels = [pair[0], pair[1], ("is_retry", is_retry), ("is_system", system)];
-        out.counter("rocketmq_messages_out_total", "Messages delivered; a retry is a repeated delivery.", &labels, count);
+        out.counter(
+            "rocketmq_messages_out_total",
+            "Messages delivered; a retry is a repeated delivery.",
+            &labels,
+            count,
+        );
     }
     let labels = [pair[0], pair[1], ("is_system", system)];
     out.counter("rocketmq_throughput_out_total", "Bytes of messages delivered.", &labels, read(&row.bytes_out));
@@ -178,8 +184,7 @@ fn write_waiting(replica: &Replica, out: &mut Exposition) {
 /// The first rows by name, and the sum of all others as one.
 fn summed(mut rows: Vec<Consumption>, rows_max: usize) -> Vec<(String, String, Consumption)> {
     let rest = rows.split_off(rows.len().min(rows_max));
-    let mut named: Vec<_> =
-        rows.into_iter().map(|row| (row.group.to_string(), row.topic.to_string(), row)).collect();
+    let mut named: Vec<_> = rows.into_iter().map(|row| (row.group.to_string(), row.topic.to_string(), row)).collect();
     let sum = rest.into_iter().reduce(|sum, row| Consumption {
         lag: sum.lag + row.lag,
         inflight: sum.inflight + row.inflight,
@@ -271,7 +276,8 @@ mod tests {
             ],
             1,
         );
-        let counts: Vec<_> = counted.into_iter().map(|((_, group, language), count)| (group, language, count)).collect();
+        let counts: Vec<_> =
+            counted.into_iter().map(|((_, group, language), count)| (group, language, count)).collect();
         let has = |group: &str, language: &str, count| counts.contains(&(group.to_owned(), language.to_owned(), count));
         assert!(has("", "JAVA", 2) && has("a", "JAVA", 2) && has(OTHER, "GO", 4), "{counts:?}");
     }

@@ -52,7 +52,8 @@ impl LeaderCall for SendMessage {
         if let Err(refusal) = check_topic(&topic, &outgoing) {
             return Tried::answer(refuse(refusal));
         }
-        let queue = replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.queue_count);
+        let queue =
+            replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.writable_queues);
         let (topic, frames) = (outgoing.topic.clone(), outgoing.frames);
         let sizes: Vec<usize> = frames.iter().map(StoredFrame::byte_len).collect();
         let command = match outgoing.check_after_ms {

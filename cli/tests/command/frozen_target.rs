@@ -10,8 +10,7 @@ fn after_a_hand_over_to_a_frozen_replica_a_healthy_one_serves_within_five_second
     let first = free_ports(7);
     let namesrv = format!("127.0.0.1:{first}");
     let address = |at: u16| format!("127.0.0.1:{}", first + at);
-    let members: Vec<String> =
-        (1..=3).map(|node| format!("{node}={},{}", address(node), address(node + 3))).collect();
+    let members: Vec<String> = (1..=3).map(|node| format!("{node}={},{}", address(node), address(node + 3))).collect();
     let start_broker = |node: u16| {
         let data = dir.path().join(format!("broker-{node}"));
         let (client, peer, number) = (address(node), address(node + 3), node.to_string());

@@ -9,5 +9,6 @@ mod cluster;
 mod demo;
 mod dev;
 mod frozen_target;
+mod log_tools;
 mod metrics;
 mod support;

@@ -70,8 +70,7 @@ fn a_replica_alone_of_three_is_alive_but_not_ready() {
     let dir = tempfile::tempdir().unwrap();
     let first = free_ports(7);
     let address = |number: u16| format!("127.0.0.1:{}", first + number);
-    let replica =
-        |node: u16| format!("{node}={},{}", address(2 * (node - 1)), address(2 * (node - 1) + 1));
+    let replica = |node: u16| format!("{node}={},{}", address(2 * (node - 1)), address(2 * (node - 1) + 1));
     let replicas = [1, 2, 3].map(replica);
     let broker = Server::start(&[
         "broker",

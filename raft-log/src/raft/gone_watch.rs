@@ -24,6 +24,7 @@ use super::type_config::LogRaft;
 use super::wire::{PeerMessage, decode, encode};
 use crate::ids::EntryId;
 use crate::log_view::LogView;
+use crate::repair::LeadGuard;
 use crate::status_watch::StatusWatch;
 use crate::{LogConfig, LogStatus, NodeId, PeerCallKind, Probe, Role, Term, Transport};
 
@@ -76,7 +77,7 @@ struct Inner {
     view: LogView,
     transport: Arc<dyn Transport>,
     is_stopping: Arc<AtomicBool>,
-    may_campaign: AtomicBool,
+    guard: LeadGuard,
     heard: Mutex<Heard>,
     news: Notify,
 }
@@ -107,6 +108,7 @@ impl GoneWatch {
         view: LogView,
         transport: Arc<dyn Transport>,
         is_stopping: Arc<AtomicBool>,
+        guard: LeadGuard,
     ) -> (GoneWatch, Option<Task<()>>) {
         let inner = Arc::new(Inner {
             node: config.node,
@@ -118,7 +120,7 @@ impl GoneWatch {
             view,
             transport,
             is_stopping,
-            may_campaign: AtomicBool::new(true),
+            guard,
             heard: Mutex::default(),
             news: Notify::new(),
         });
@@ -135,11 +137,6 @@ impl GoneWatch {
             self.inner.heard().suspect = Some(node);
             self.inner.news.notify_one();
         }
-    }
-
-    /// Whether this replica campaigns in place of a leader that is gone. It answers the others in any case.
-    pub(crate) fn let_campaign(&self, may: bool) {
-        self.inner.may_campaign.store(may, Ordering::Release);
     }
 
     /// A leader was heard.
@@ -257,8 +254,7 @@ impl Inner {
             self.runtime.sleep(Duration::from_millis(turn + again)).await;
             let now = self.status.now();
             let is_led = now.role == Role::Leader || now.leader.is_some_and(|leader| leader != gone.leader);
-            let is_held_back = self.is_stopping.load(Ordering::Acquire) || !self.may_campaign.load(Ordering::Acquire);
-            if is_led || is_held_back {
+            if is_led || !self.guard.may_campaign() || self.is_stopping.load(Ordering::Acquire) {
                 return;
             }
             if now.term != term && now.role != Role::Candidate {

@@ -22,8 +22,13 @@ pub(crate) use core_config::core_config;
 pub(crate) use gone_watch::GoneWatch;
 pub(crate) use log_store::LogStore;
 pub(crate) use machine::Machine;
+pub(crate) use membership::decode_membership;
+#[cfg(test)]
+pub(crate) use membership::{Members, encode_membership};
 pub(crate) use network::NetworkFactory;
 pub(crate) use responder::ReplyTo;
+#[cfg(test)]
+pub(crate) use type_config::{Entry, LogId, Vote};
 pub(crate) use type_config::{LogRaft, Proposal, TypeConfig};
 pub(crate) use watch::{FifoWatch, FifoWatchReceiver, FifoWatchSender};
 pub(crate) use wire::{PeerMessage, decode, encode};
