@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flotilla_metrics::{Endpoint, Source};
+use flotilla_metrics::{Endpoint, LateSource, Source};
 use flotilla_proto::client::TonicConnector;
 use flotilla_proto::server::{self, Services};
 use flotilla_raft_log::{Disk, OsDisk};
@@ -73,8 +73,10 @@ impl Broker {
         // What the system chose for port 0.
         config.client_listen.set_port(client_address.port());
         config.peer_listen.set_port(peer_address.port());
+        // From here on the probes are answered: a recovery may take its time.
+        let late = Arc::new(LateSource::new(format!("replica {} of {}", config.node, config.group)));
         let metrics = match config.metrics_listen {
-            Some(address) => Some(Endpoint::bind(address).await?),
+            Some(address) => Some(Endpoint::start(address, vec![late.clone()], &runtime).await?),
             None => None,
         };
         let connector = Arc::new(TonicConnector::new(runtime.clone()));
@@ -85,14 +87,7 @@ impl Broker {
         let clients = serve(&runtime, client_listener, for_clients, "clients", failure.clone());
         let for_peers = Services::new(runtime.clone()).with_peer(node.peer());
         let peers = serve(&runtime, peer_listener, for_peers, "peers", failure.clone());
-        let metrics = match metrics {
-            Some(listener) => {
-                let address = bound(&listener, client_address, "metrics")?;
-                let served = Endpoint::start_on(listener, vec![node.metrics()], &runtime);
-                Some(served.map_err(|source| StartError::Listen { address, purpose: "metrics", source })?)
-            }
-            None => None,
-        };
+        late.arrived(node.metrics());
         tracing::info!(%client_address, %peer_address, "serving");
         Ok(Broker { node, client_address, peer_address, clients, peers, metrics, failure })
     }

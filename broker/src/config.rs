@@ -123,6 +123,8 @@ pub struct BrokerConfig {
     /// So long without a symptom makes an unfit replica fit again, ms; doubled by each relapse, up to 16 times. Default
     /// 30,000; at least 1,000.
     pub fit_again_ms: u64,
+    /// There is an alarm when so much of the file system, or of the quota, is used, percent. Default: 85; 1 to 100.
+    pub disk_alarm_percent: u64,
     /// Where monitoring is served: `/metrics`, `/live`, `/ready` over HTTP, without TLS and without a password, so keep it
     /// off public networks. Default: none, nothing is served; the usual port is 5557.
     pub metrics_listen: Option<SocketAddr>,
@@ -195,6 +197,7 @@ impl Default for BrokerConfig {
             apply_lag_ms_max: 10_000,
             hand_over_when_unfit: true,
             fit_again_ms: 30_000,
+            disk_alarm_percent: 85,
             metrics_listen: None,
             metrics_labels_max: 1_000,
             ready_lag_entries_max: 100_000,
@@ -342,6 +345,7 @@ impl BrokerConfig {
             ("slow_sync_window_ms", self.slow_sync_window_ms, 1_000, 600_000),
             ("apply_lag_ms_max", self.apply_lag_ms_max, 1_000, u64::MAX),
             ("fit_again_ms", self.fit_again_ms, 1_000, u64::MAX),
+            ("disk_alarm_percent", self.disk_alarm_percent, 1, 100),
             ("metrics_labels_max", self.metrics_labels_max, 1, 100_000),
             ("ready_lag_entries_max", self.ready_lag_entries_max, 1, u64::MAX),
             ("namesrv_heartbeat_ms", self.namesrv_heartbeat_ms, 100, 60_000),

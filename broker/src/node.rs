@@ -274,6 +274,7 @@ fn assemble(
         proposer,
         lanes,
         counters,
+        alarms: Alarms::default(),
         fitness: Fitness::default(),
         lag: Mutex::default(),
         renewals: Renewals::default(),

@@ -12,6 +12,7 @@ use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo};
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
 use crate::consume::renewal::Renewals;
+use crate::duty::alarms::Alarms;
 use crate::edge::clients::Clients;
 use crate::edge::route::RoutePlan;
 use crate::failure::Failure;
@@ -57,6 +58,8 @@ pub struct Replica {
     pub lanes: Arc<Lanes>,
     /// What monitoring is told of its work.
     pub counters: Arc<Counters>,
+    /// What an operator has to know.
+    pub alarms: Alarms,
     /// Whether it is fit to lead.
     pub fitness: Fitness,
     /// Where the log ended at which time.

@@ -225,55 +225,49 @@ async fn a_leader_that_hands_over_tells_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_metric_of_a_replica_is_explained() {
-    let cluster = start(|config| {
-        config.data_bytes_max = Some(1 << 30);
-        // Nobody listens there.
-        config.namesrv = vec!["127.0.0.1:9".to_owned()];
+async fn a_disk_that_fills_and_is_full_is_an_alarm_before_and_when_sends_are_refused_and_no_reason_to_go_elsewhere() {
+    let cluster = Cluster::start_with(1, |config| {
+        config.metrics_listen = Some("127.0.0.1:0".parse().expect("an address"));
+        config.segment_bytes = 1 << 20;
+        config.data_bytes_max = Some(6 << 20);
+        config.disk_alarm_percent = 50;
     })
     .await;
     let client = cluster.client(cluster.leader().await);
     client.create_topic("orders", MessageType::Normal, 1).await;
-    client.send(message("orders", "m-1", |_| ())).await;
-    client.receive("g", "orders", LONG, LONG).await;
-    let explained = include_str!("../../docs/metrics.md");
-    for scrape in scrape(&cluster).await {
-        assert_eq!(
-            scrape.value("flotilla_registration_age_seconds", &[("namesrv", "127.0.0.1:9")]),
-            Some(f64::INFINITY)
-        );
-        assert!(scrape.kinds.len() >= 40, "{}", scrape.kinds.len());
-        for (name, kind) in &scrape.kinds {
-            // `flotilla_raft_peer_lag_entries`, `_bytes`, `_seconds` share a row.
-            let short = name.rsplit_once('_').map(|(_, unit)| format!("`_{unit}`")).unwrap_or_default();
-            let row = explained.lines().find(|line| line.contains(&format!("`{name}`"))).or_else(|| {
-                explained
-                    .lines()
-                    .find(|line| line.contains("`flotilla_raft_peer_lag_entries`") && line.contains(&short))
-            });
-            let row = row.unwrap_or_else(|| panic!("docs/metrics.md does not explain {name}"));
-            assert!(
-                row.contains(&format!("| {kind}")),
-                "docs/metrics.md says another kind of {name} than {kind}: {row}"
-            );
+    let broker = cluster.brokers[0].as_ref().expect("it runs");
+    let alarm = |scrape: &Scrape, name: &str| scrape.value("flotilla_alarm", &[("alarm", name)]);
+    let (mut sent, mut was_told_before) = (0, false);
+    loop {
+        let mut big = message("orders", &format!("m-{sent}"), |_| ());
+        big.body = vec![7; 100 << 10].into();
+        let status = client.send(big).await;
+        if status.code != 20000 {
+            assert!(status.message.contains("room") || status.message.contains("quota"), "{}", status.message);
+            break;
+        }
+        sent += 1;
+        assert!(sent < 100, "a quota of 6 MiB takes no 100 messages of 100 KiB");
+        if !was_told_before {
+            // Alarms are looked at once a second.
+            cluster.runtime.sleep(Duration::from_millis(50)).await;
+            was_told_before = alarm(&scrape(&cluster).await[0], "disk_fills") == Some(1.0);
         }
     }
+    assert!(was_told_before, "the alarm came before the refusal");
+    let full = Duration::from_secs(5);
+    let began = cluster.runtime.now();
+    while alarm(&scrape(&cluster).await[0], "disk_full") != Some(1.0) {
+        assert!(cluster.runtime.now() - began < full, "no alarm within {full:?}");
+        cluster.runtime.sleep(Duration::from_millis(50)).await;
+    }
+    let scrapes = scrape(&cluster).await;
+    assert!(sum(&scrapes, "flotilla_refused_total", &[("cause", "log_full")]) >= 1.0);
+    assert_eq!(sum(&scrapes, "flotilla_fit_to_lead", &[]), 0.0, "another one would do better");
+    // What is there can still be consumed: work may come.
+    let (code, body) = get(broker, "/ready").await;
+    assert_eq!(code, 200, "{body}");
+    assert!(body.contains("disk_full: there is no room"), "{body}");
+    assert!(client.receive("g", "orders", LONG, LONG).await.messages.len() == 1);
     cluster.shutdown().await;
-}
-
-#[test]
-fn alerts_only_speak_of_metrics_that_are_explained() {
-    let explained = include_str!("../../docs/metrics.md");
-    let rules = include_str!("../../deploy/prometheus/flotilla-alerts.yml");
-    let mut names = 0;
-    for line in rules.lines().filter(|line| line.trim_start().starts_with("expr:")) {
-        let words = line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-        for word in words.filter(|word| word.starts_with("flotilla_") || word.starts_with("rocketmq_")) {
-            let name = word.strip_suffix("_bucket").unwrap_or(word);
-            let is_lag = name == "flotilla_raft_peer_lag_seconds";
-            assert!(is_lag || explained.contains(&format!("`{name}`")), "{name} is not explained: {line}");
-            names += 1;
-        }
-    }
-    assert!(names > 20, "{names}");
 }

@@ -16,10 +16,11 @@ use flotilla_raft_log::{DirLock, Disk, DiskFile, NodeId, OsDisk};
 use flotilla_runtime::Task;
 use support::{Cluster, message};
 
-/// A disk whose syncs take longer when told so.
+/// A disk whose syncs take longer, or that has no room, when told so.
 #[derive(Clone, Default)]
 struct SlowDisk {
     extra_ms: Arc<AtomicU64>,
+    is_full: Arc<AtomicBool>,
 }
 
 struct SlowFile {
@@ -30,6 +31,10 @@ struct SlowFile {
 impl SlowDisk {
     fn take_longer(&self, extra_ms: u64) {
         self.extra_ms.store(extra_ms, Ordering::Relaxed);
+    }
+
+    fn fill(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
     }
 
     fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
@@ -66,7 +71,7 @@ impl Disk for SlowDisk {
         OsDisk.lock(path)
     }
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        OsDisk.free_bytes(dir)
+        if self.is_full.load(Ordering::Relaxed) { Ok(40 << 20) } else { OsDisk.free_bytes(dir) }
     }
     fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
         OsDisk.total_bytes(dir)
@@ -96,6 +101,8 @@ async fn start() -> (Cluster, Vec<SlowDisk>) {
         config.slow_sync_ms = 150;
         config.slow_sync_window_ms = 2_000;
         config.fit_again_ms = 3_000;
+        config.segment_bytes = 1 << 20;
+        config.disk_free_bytes_min = 64 << 20;
         // Above twice the slowest sync of these tests, as the setting asks for.
         config.election_timeout_ms_min = 600;
         config.election_timeout_ms_max = 1_000;
@@ -272,5 +279,45 @@ async fn a_leader_without_a_quorum_refuses_within_its_lease() {
     // Its lease, and what a loaded machine takes to look.
     assert!(refused < lease * 3, "{refused:?}");
     drop(log);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_disk_is_full_hands_over_to_one_that_has_room_and_sends_go_on() {
+    let (cluster, disks) = start().await;
+    let full = cluster.leader().await;
+    let bystander = (1..=3).find(|node| *node != full).expect("there are three");
+    let client = cluster.client(bystander);
+    client.create_topic("orders", MessageType::Normal, 1).await;
+    disks[at(full)].fill(true);
+    let leads = |node: u64| {
+        let broker = cluster.brokers[at(node)].as_ref().expect("it runs");
+        broker.node().log().status().can_write
+    };
+    let (mut stored, mut refused) = (0, 0);
+    while leads(full) {
+        let mut big = message("orders", &format!("m-{stored}-{refused}"), |_| ());
+        big.body = vec![7; 100 << 10].into();
+        match client.send(big).await.code {
+            20000 => stored += 1,
+            // Told so, and nothing was done: the room in the tail is left to what settles.
+            _ => refused += 1,
+        }
+        assert!(stored + refused < 500, "it leads on: {stored} stored, {refused} refused");
+        cluster.runtime.sleep(Duration::from_millis(10)).await;
+    }
+    assert_ne!(cluster.leader().await, full);
+    for number in 0..20 {
+        let mut big = message("orders", &format!("later-{number}"), |_| ());
+        big.body = vec![7; 100 << 10].into();
+        let status = client.send(big).await;
+        assert_eq!(status.code, 20000, "two of three have room: {}", status.message);
+    }
+    let labels = [("cause", "unfit"), ("result", "done")];
+    until(&cluster, "the hand-over is counted", Duration::from_secs(12), || {
+        value(&cluster, full, "flotilla_raft_hand_overs_total", &labels) == 1.0
+    })
+    .await;
+    disks[at(full)].fill(false);
     cluster.shutdown().await;
 }

@@ -176,6 +176,7 @@ async fn scrape(shared: &Arc<Shared>) -> String {
         .runtime
         .blocking(move || {
             let mut out = Exposition::new();
+            crate::process::write(&mut out);
             for source in &rendered.sources {
                 source.measure(&mut out);
             }

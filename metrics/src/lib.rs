@@ -13,12 +13,15 @@ mod endpoint;
 mod exposition;
 mod health;
 mod histogram;
+mod late_source;
+mod process;
 mod scrape;
 
 pub use endpoint::{Endpoint, EndpointError};
 pub use exposition::{Exposition, Label};
 pub use health::Health;
 pub use histogram::{Buckets, Histogram};
+pub use late_source::LateSource;
 pub use scrape::{Sample, Scrape, ScrapeError};
 
 /// A part of a process that monitoring asks: a replica, a namesrv.

@@ -17,8 +17,10 @@ pub struct Integrity {
     pub damages_mended_total: u64,
     /// It knows no reason not to lead: no damage, and no quorum that contradicts its clock.
     pub is_fit_to_lead: bool,
-    /// How often it gave leadership away for one of these reasons since the start.
-    pub hand_overs_total: u64,
+    /// How often it gave leadership away by itself for one of these reasons since the start, and how often nobody took it.
+    pub hand_overs_done_total: u64,
+    /// See `hand_overs_done_total`.
+    pub hand_overs_failed_total: u64,
     /// A quorum's wall clocks contradict this one's.
     pub is_clock_off: bool,
     /// Replicas differ in their state, in words.

@@ -281,7 +281,8 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             damages_found_total: counts.found,
             damages_mended_total: counts.mended,
             is_fit_to_lead: self.inner.guard.is_fit(),
-            hand_overs_total: self.inner.guard.hand_overs(),
+            hand_overs_done_total: self.inner.guard.hand_overs().0,
+            hand_overs_failed_total: self.inner.guard.hand_overs().1,
             is_clock_off: self.inner.vitals.is_clock_off(),
             state_alarm: self.inner.vitals.alarm(),
             scrub: self.inner.scrub.progress(),
@@ -355,6 +356,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// handed to it.
     pub fn let_campaign(&self, may: bool) {
         self.inner.guard.hold_back(!may);
+    }
+
+    /// Whether this replica should lead, as it tells the others.
+    pub fn fitness(&self) -> Fitness {
+        self.inner.vitals.fitness()
     }
 
     /// Notes that its owner finds this replica ill, or well again: asked by the others, it says that another one would do

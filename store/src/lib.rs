@@ -44,6 +44,7 @@ mod shared;
 mod slot;
 mod state;
 mod timers;
+mod topic_levels;
 
 pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
 pub use consumption::Consumption;
@@ -57,3 +58,4 @@ pub use reader::{
     AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, HeldDelivery, Progress, StateDigest, StoreReader, TopicInfo,
 };
 pub use slot::{FrameInError, Slot, frame_in};
+pub use topic_levels::TopicLevel;

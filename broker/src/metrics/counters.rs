@@ -8,7 +8,7 @@ use std::time::Duration;
 use flotilla_message::{GroupName, MessageType, TopicName};
 use flotilla_metrics::Histogram;
 use flotilla_runtime::Instant;
-use flotilla_store::{Granted, ProducedSlot};
+use flotilla_store::{Granted, Holding, ProducedSlot};
 
 use super::label_table::LabelTable;
 
@@ -21,9 +21,13 @@ const TIME_BOUNDS_US: &[u64] = &[
     30_000_000,
 ];
 /// Calls with a histogram of their own, by their names between replicas; the others share one.
-const TIMED_CALLS: [&str; 8] = [
+const TIMED_CALLS: [&str; 12] = [
     "SendMessage",
     "ReceiveMessage",
+    "PullMessage",
+    "UpdateOffset",
+    "GetOffset",
+    "ForwardMessageToDeadLetterQueue",
     "AckMessage",
     "ChangeInvisibleDuration",
     "EndTransaction",
@@ -46,6 +50,10 @@ pub struct Counters {
     calls: Vec<(&'static str, Histogram)>,
     refused: [AtomicU64; Refused::ALL.len()],
     unknown_outcomes: AtomicU64,
+    /// Delayed messages stored, and delivered because their time had come.
+    timers: [AtomicU64; 2],
+    /// Questions put to producers.
+    checks: AtomicU64,
     elections_won: AtomicU64,
     leader_changes: AtomicU64,
     hand_overs: [[AtomicU64; 2]; HandOverCause::ALL.len()],
@@ -175,6 +183,8 @@ impl Counters {
             calls: timed.map(|name| (name, Histogram::new(TIME_BOUNDS_US))).collect(),
             refused: Default::default(),
             unknown_outcomes: AtomicU64::new(0),
+            timers: Default::default(),
+            checks: AtomicU64::new(0),
             elections_won: AtomicU64::new(0),
             leader_changes: AtomicU64::new(0),
             hand_overs: Default::default(),
@@ -195,6 +205,8 @@ impl Counters {
         add(&row.messages_in[at], count);
         add(&row.bytes_in, bytes);
         add(&row.duplicates, slots.len() as u64 - count);
+        let is_delayed = |slot: &&ProducedSlot| !slot.duplicate && matches!(slot.held, Some(Holding::Until(_)));
+        add(&self.timers[0], slots.iter().filter(is_delayed).count() as u64);
     }
 
     /// Messages were handed out, or became dead letters.
@@ -211,6 +223,38 @@ impl Counters {
                 add(&row.bytes_out, u64::from(grant.slot.length));
             }
         }
+    }
+
+    /// Messages were read by a pull.
+    pub fn pulled(&self, group: &GroupName, topic: &TopicName, messages: u64, bytes: u64) {
+        let row = self.subscriptions.row(&(group.clone(), topic.clone()));
+        add(&row.first_out, messages);
+        add(&row.bytes_out, bytes);
+    }
+
+    /// A consumer gave up on a message.
+    pub fn given_up(&self, group: &GroupName, topic: &TopicName) {
+        add(&self.subscriptions.row(&(group.clone(), topic.clone())).dead_letters, 1);
+    }
+
+    /// Delayed messages were delivered because their time had come.
+    pub fn due_delivered(&self, count: u64) {
+        add(&self.timers[1], count);
+    }
+
+    /// Delayed messages stored, and delivered because their time had come.
+    pub fn timers(&self) -> (u64, u64) {
+        (read(&self.timers[0]), read(&self.timers[1]))
+    }
+
+    /// Producers of so many half messages were to be asked what became of their transactions.
+    pub fn checked(&self, count: u64) {
+        add(&self.checks, count);
+    }
+
+    /// How often that happened.
+    pub fn checks(&self) -> u64 {
+        read(&self.checks)
     }
 
     /// A transaction ended.

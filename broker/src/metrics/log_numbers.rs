@@ -50,11 +50,16 @@ fn write_place(replica: &Replica, seen: &LogStatus, out: &mut Exposition) {
     out.counter("flotilla_raft_elections_won_total", "How often this replica came to lead.", &[], won);
     for cause in HandOverCause::ALL {
         let (done, failed) = replica.counters.hand_overs(cause);
-        for (result, count) in [("done", done), ("failed", failed)] {
-            let labels = [("cause", cause.text()), ("result", result)];
-            let help = "Hand-overs of leadership by this replica, by cause and result.";
-            out.counter("flotilla_raft_hand_overs_total", help, &labels, count);
-        }
+        write_hand_overs(cause.text(), done, failed, out);
+    }
+    let integrity = replica.log.integrity();
+    write_hand_overs("unsound", integrity.hand_overs_done_total, integrity.hand_overs_failed_total, out);
+}
+
+fn write_hand_overs(cause: &str, done: u64, failed: u64, out: &mut Exposition) {
+    for (result, count) in [("done", done), ("failed", failed)] {
+        let help = "Hand-overs of leadership by this replica, by cause and result.";
+        out.counter("flotilla_raft_hand_overs_total", help, &[("cause", cause), ("result", result)], count);
     }
 }
 
@@ -119,8 +124,6 @@ fn write_disk(replica: &Replica, seen: &LogStatus, stats: &LogStats, out: &mut E
     out.gauge("flotilla_log_sync_recent_max_seconds", help, &[], seen.disk.sync_max.as_secs_f64());
     let help = "1 if the longest recent sync took longer than the limit.";
     out.gauge_whole("flotilla_disk_slow", help, &[], flag(seen.disk.is_slow));
-    let help = "1 if this replica finds itself fit to lead.";
-    out.gauge_whole("flotilla_fit_to_lead", help, &[], flag(replica.fitness.illness().is_none()));
     let help = "1 if there is no room for another segment: sends are, or will soon be, refused.";
     out.gauge_whole("flotilla_disk_full", help, &[], flag(seen.disk.is_full));
     if let Some(bytes) = stats.disk_free_bytes {
@@ -168,7 +171,7 @@ fn write_calls(replica: &Replica, out: &mut Exposition) {
     let help = "Calls whose callers were told that the outcome is unknown.";
     out.counter("flotilla_unknown_outcomes_total", help, &[], replica.counters.unknown_outcomes());
     for (name, times) in replica.counters.calls() {
-        let is_poll = if name == "ReceiveMessage" { "true" } else { "false" };
+        let is_poll = if matches!(name, "ReceiveMessage" | "PullMessage") { "true" } else { "false" };
         let labels = [("protocol_type", "grpc"), ("request_code", name), ("is_long_polling", is_poll)];
         let help = "Times of clients' calls at the replica that they came to, milliseconds.";
         out.histogram("rocketmq_rpc_latency", help, &labels, &times.buckets(1000.0));

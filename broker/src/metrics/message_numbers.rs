@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use flotilla_message::{MessageType, TopicName};
 use flotilla_metrics::Exposition;
 use flotilla_proto::v2::ClientType;
-use flotilla_store::Consumption;
+use flotilla_store::{Consumption, TopicLevel};
 
 use super::counters::{SubscriptionCounters, TYPES, TopicCounters, read};
 use crate::replica::Replica;
@@ -21,6 +21,7 @@ pub fn write(replica: &Replica, out: &mut Exposition) {
     write_topics(replica, out);
     write_subscriptions(replica, out);
     write_clients(replica, out);
+    write_duties(replica, out);
     let help = "Sizes of stored messages, bytes as they are kept.";
     out.histogram("rocketmq_message_size", help, &[], &replica.counters.message_bytes.buckets(1.0));
     if let Some(term) = replica.leadership.local_term() {
@@ -116,6 +117,15 @@ fn write_subscription(group: &str, topic: &str, is_system: bool, row: &Subscript
     out.counter("rocketmq_send_to_dlq_messages_total", help, &pair, read(&row.dead_letters));
 }
 
+fn write_duties(replica: &Replica, out: &mut Exposition) {
+    let (stored, delivered) = replica.counters.timers();
+    out.counter("rocketmq_timer_enqueue_total", "Delayed messages stored.", &[], stored);
+    let help = "Delayed messages delivered because their time had come.";
+    out.counter("rocketmq_timer_dequeue_total", help, &[], delivered);
+    let help = "Questions put to producers about their transactions.";
+    out.counter("flotilla_transaction_checks_total", help, &[], replica.counters.checks());
+}
+
 fn write_clients(replica: &Replica, out: &mut Exposition) {
     for ((kind, group, language), count) in bounded(replica.clients.by_kind(), replica.labels_max()) {
         let language = if language.is_empty() { "UNKNOWN" } else { &language };
@@ -160,18 +170,13 @@ fn write_waiting(replica: &Replica, out: &mut Exposition) {
     let (topics, groups) = replica.store.catalog_counts();
     out.gauge_whole("rocketmq_topic_number", "Topics.", &[], topics as u64);
     out.gauge_whole("rocketmq_consumer_group_number", "Consumer groups.", &[], groups as u64);
-    let delayed = replica.store.delayed_count() as u64;
-    out.gauge_whole("rocketmq_timing_messages", "Delayed messages that wait for their time.", &[], delayed);
+    write_levels(&replica.store.topic_levels(), replica.labels_max(), out);
+    write_differing(replica, out);
     if let Some(due_ms) = replica.store.next_delayed_ms() {
         let late_ms = replica.runtime.wall_ms().saturating_sub(due_ms);
         let help = "How late the oldest delayed message is that is due and not delivered, milliseconds.";
         out.gauge_whole("rocketmq_timer_dequeue_lag", help, &[], late_ms);
     }
-    let (halves, parked) = replica.store.half_counts();
-    let help = "Half messages whose transactions are open.";
-    out.gauge_whole("rocketmq_half_messages", help, &[], halves as u64);
-    let help = "Half messages whose producers are not asked any more.";
-    out.gauge_whole("flotilla_parked_half_messages", help, &[], parked as u64);
     let dedup = replica.store.dedup_status();
     let help = "Message ids that are remembered to find repeated sends.";
     out.gauge_whole("flotilla_dedup_window_messages", help, &[], dedup.entries as u64);
@@ -179,6 +184,50 @@ fn write_waiting(replica: &Replica, out: &mut Exposition) {
     let reach = dedup.reach_ms as f64 / 1000.0;
     let help = "How far back repeated sends are found; since the first message where there are no older ones.";
     out.gauge("flotilla_dedup_window_seconds", help, &[], reach);
+}
+
+/// What stands in topics and waits before them; topics beyond the bound are one.
+fn write_levels(levels: &[TopicLevel], rows_max: usize, out: &mut Exposition) {
+    let (named, rest) = levels.split_at(levels.len().min(rows_max));
+    for level in named {
+        write_level(level.topic.as_str(), level, out);
+    }
+    let sum = rest.iter().cloned().reduce(|sum, level| TopicLevel {
+        stored: sum.stored + level.stored,
+        delayed: sum.delayed + level.delayed,
+        halves: sum.halves + level.halves,
+        parked: sum.parked + level.parked,
+        ..sum
+    });
+    if let Some(sum) = sum {
+        write_level(OTHER, &sum, out);
+    }
+}
+
+fn write_level(topic: &str, level: &TopicLevel, out: &mut Exposition) {
+    let labels = [("topic", topic)];
+    let help = "Messages that stand in the topic's queues, consumed or not.";
+    out.gauge_whole("flotilla_topic_messages", help, &labels, level.stored);
+    // Told of topics that can have any.
+    if level.message_type == MessageType::Delay || level.delayed > 0 {
+        let help = "Delayed messages that wait for their time.";
+        out.gauge_whole("rocketmq_timing_messages", help, &labels, level.delayed);
+    }
+    if level.message_type == MessageType::Transaction || level.halves > 0 {
+        let help = "Half messages whose transactions are open.";
+        out.gauge_whole("rocketmq_half_messages", help, &labels, level.halves);
+        let help = "Half messages whose producers are not asked any more.";
+        out.gauge_whole("flotilla_parked_half_messages", help, &labels, level.parked);
+    }
+}
+
+fn write_differing(replica: &Replica, out: &mut Exposition) {
+    let differing = replica.lanes.differing(replica.runtime.now());
+    for (group, topic) in differing.iter().take(replica.labels_max()) {
+        let labels = [("topic", topic.as_str()), ("consumer_group", group.as_str())];
+        let help = "1 where members of a consumer group want different messages of a topic.";
+        out.gauge_whole("flotilla_subscriptions_differ", help, &labels, 1);
+    }
 }
 
 /// The first rows by name, and the sum of all others as one.
@@ -261,6 +310,33 @@ mod tests {
         assert_eq!(value("rocketmq_consumer_lag_messages", OTHER), Some(7.0));
         assert_eq!(value("rocketmq_consumer_inflight_messages", OTHER), Some(3.0));
         assert_eq!(value("rocketmq_consumer_lag_latency", OTHER), None);
+    }
+
+    #[test]
+    fn topics_beyond_the_bound_are_one_and_only_topics_that_can_wait_tell_it() {
+        let level = |topic: &str, message_type, stored, delayed| TopicLevel {
+            topic: TopicName::try_from(topic).expect("a name"),
+            message_type,
+            stored,
+            delayed,
+            halves: 0,
+            parked: 0,
+        };
+        let (normal, delay) = (MessageType::Normal, MessageType::Delay);
+        let levels =
+            [level("a", normal, 5, 0), level("b", delay, 1, 0), level("c", normal, 2, 0), level("d", delay, 3, 7)];
+        let mut out = Exposition::new();
+        write_levels(&levels, 2, &mut out);
+        let scrape = Scrape::parse(&out.finish()).expect("of the format");
+        let value = |name: &str, topic: &str| scrape.value(name, &[("topic", topic)]);
+        assert_eq!(
+            ["a", "b", "c", OTHER].map(|topic| value("flotilla_topic_messages", topic)),
+            [Some(5.0), Some(1.0), None, Some(5.0)]
+        );
+        assert_eq!(
+            ["a", "b", OTHER].map(|topic| value("rocketmq_timing_messages", topic)),
+            [None, Some(0.0), Some(7.0)]
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What monitoring is told of a replica: counters kept while it works, and everything else looked up when asked for.
 
 mod counters;
+mod health_numbers;
 mod label_table;
 mod lag_track;
 mod log_numbers;

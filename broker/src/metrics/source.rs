@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use flotilla_metrics::{Exposition, Health, Source};
 
-use super::{log_numbers, message_numbers};
+use super::{health_numbers, log_numbers, message_numbers};
 use crate::lead::leadership::Place;
 use crate::replica::Replica;
 
@@ -46,6 +46,7 @@ impl Source for ReplicaSource {
         let help = "1 if this replica can serve: what /ready says.";
         into.gauge_whole("flotilla_ready", help, &[], u64::from(ready.is_ok()));
         log_numbers::write(&replica, into);
+        health_numbers::write(&replica, into);
         message_numbers::write(&replica, into);
     }
 
@@ -68,13 +69,9 @@ fn judge_ready(replica: &Replica, health: Health) -> Health {
     let known = seen.committed.max(stats.cluster_committed).map_or(0, |index| index.0);
     let applied = seen.applied.map_or(0, |index| index.0);
     let (lag, lag_max) = (known.saturating_sub(applied), replica.config.ready_lag_entries_max);
-    let illness = replica.fitness.illness();
     judge_live(replica, health)
         .unless(Place::of(&seen) != Place::Nobody, || "no leader is known that may write".to_owned())
         .unless(lag <= lag_max, || format!("{lag} committed entries are not applied, at most {lag_max} are allowed"))
-        .unless(illness.is_none(), || format!("not fit to lead: {}", illness.clone().unwrap_or_default()))
-        .unless(!seen.disk.is_full, || {
-            let free = stats.disk_free_bytes.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string());
-            format!("there is no room for another segment of the log (free bytes: {free})")
-        })
+        // Where all disks are slow or full the group still serves, and nobody should be sent away.
+        .warn(replica.alarms.raised().into_iter().map(|(alarm, reason)| format!("{}: {reason}", alarm.text())))
 }

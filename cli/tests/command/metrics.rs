@@ -62,6 +62,7 @@ fn dev_tells_where_its_metrics_are_and_they_tell_what_was_sent() {
     assert_eq!(scrape.find("flotilla_raft_term", &[]).count(), 3, "one for each replica");
     assert_eq!(scrape.value("flotilla_namesrv_rows", &[("node_type", "namesrv")]), Some(3.0));
     assert_eq!(scrape.value("flotilla_namesrv_group_has_leader", &[("cluster", "dev")]), Some(1.0));
+    assert!(scrape.value("process_open_fds", &[]).is_some_and(|open| open > 10.0));
     assert_eq!(dev.terminate(), 0);
 }
 

@@ -41,7 +41,8 @@ struct Inner {
     may_campaign: AtomicBool,
     /// The owner does not want it to campaign by itself now.
     is_held_back: AtomicBool,
-    hand_overs: AtomicU64,
+    hand_overs_done: AtomicU64,
+    hand_overs_failed: AtomicU64,
 }
 
 impl LeadGuard {
@@ -63,7 +64,8 @@ impl LeadGuard {
             runtime: runtime.clone(),
             may_campaign: AtomicBool::new(true),
             is_held_back: AtomicBool::new(false),
-            hand_overs: AtomicU64::new(0),
+            hand_overs_done: AtomicU64::new(0),
+            hand_overs_failed: AtomicU64::new(0),
         });
         inner.let_campaign(inner.is_fit() || inner.status.now().members.len() <= 1);
         let working = inner.clone();
@@ -83,9 +85,10 @@ impl LeadGuard {
         self.inner.tell_core();
     }
 
-    /// How often it has given the lead away by itself.
-    pub(crate) fn hand_overs(&self) -> u64 {
-        self.inner.hand_overs.load(Ordering::Relaxed)
+    /// How often it has given the lead away by itself, and how often nobody took it in time.
+    pub(crate) fn hand_overs(&self) -> (u64, u64) {
+        let inner = &*self.inner;
+        (inner.hand_overs_done.load(Ordering::Relaxed), inner.hand_overs_failed.load(Ordering::Relaxed))
     }
 
     /// Whether this replica may take over leadership that is handed to it.
@@ -169,7 +172,6 @@ impl Inner {
             }
         }
         if let Some((_, _, target)) = fitnesses.into_iter().filter(|(fitness, ..)| *fitness != Fitness::Unfit).min() {
-            self.hand_overs.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%target, "lead guard: handing over, this replica is not fit to lead");
             if self.raft.trigger().transfer_leader(target.0).await.is_err() {
                 return true;
@@ -178,6 +180,9 @@ impl Inner {
             while self.status.now().role == Role::Leader && self.runtime.now() < until {
                 self.runtime.sleep(LOOK_PAUSE / 4).await;
             }
+            let is_done = self.status.now().role != Role::Leader;
+            let count = if is_done { &self.hand_overs_done } else { &self.hand_overs_failed };
+            count.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         self.runtime.sleep(LOOK_PAUSE * 10).await;
