@@ -323,7 +323,7 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 24] = [
+        let ranges: [(&str, u64, u64, u64); 25] = [
             ("tail_cache_bytes", self.tail_cache_bytes, 1 << 20, u64::MAX),
             ("body_bytes_max", self.body_bytes_max, 1, limits::BODY_BYTES_MAX as u64),
             ("auto_create_queues", self.auto_create_queues.into(), 1, u64::from(limits::QUEUES_PER_TOPIC_MAX)),

@@ -16,6 +16,7 @@ use crate::admin::service::AdminService;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
 use crate::consume::renewal::{Renewals, renew_deliveries};
+use crate::duty::alarms::Alarms;
 use crate::duty::{self, DutyNews};
 use crate::edge::clients::Clients;
 use crate::edge::front::Front;
