@@ -281,6 +281,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             is_fit_to_lead: self.inner.guard.is_fit(),
             is_clock_off: self.inner.vitals.is_clock_off(),
             state_alarm: self.inner.vitals.alarm(),
+            unreached: self.inner.vitals.silences.reasons(),
             scrub: self.inner.scrub.progress(),
         }
     }
