@@ -1,6 +1,8 @@
 //! How sound a replica's copy of the log is, as it knows itself.
 
-use crate::LogIndex;
+use std::collections::BTreeMap;
+
+use crate::{LogIndex, NodeId};
 
 /// A replica's knowledge of its own soundness.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -25,6 +27,8 @@ pub struct Integrity {
     pub is_clock_off: bool,
     /// Replicas differ in their state, in words.
     pub state_alarm: Option<String>,
+    /// Voters that did not answer this replica's last question, with the reason. Asked every 5 s.
+    pub unreached: BTreeMap<NodeId, String>,
     /// The scrub.
     pub scrub: ScrubProgress,
 }

@@ -285,6 +285,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             hand_overs_failed_total: self.inner.guard.hand_overs().1,
             is_clock_off: self.inner.vitals.is_clock_off(),
             state_alarm: self.inner.vitals.alarm(),
+            unreached: self.inner.vitals.silences.reasons(),
             scrub: self.inner.scrub.progress(),
         }
     }

@@ -64,6 +64,7 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
 
 fn integrity(replica: &Replica) -> admin::Integrity {
     let known = replica.log.integrity();
+    let unreached = known.unreached.into_iter().map(|(node, reason)| admin::Unreached { node: node.0, reason });
     admin::Integrity {
         damaged_entries: known.damaged_entries,
         damaged_first: number(known.damaged_first),
@@ -77,6 +78,7 @@ fn integrity(replica: &Replica) -> admin::Integrity {
         scrub_bytes_total: known.scrub.bytes_total,
         scrub_findings_total: known.scrub.findings_total,
         scrub_ended_ms: known.scrub.last_ended_wall_ms,
+        unreached: unreached.collect(),
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! Each replica asks all the others every few seconds and judges *itself* by what most of them say: one whose digest a
 //! quorum contradicts stops, one whose clock a quorum contradicts does not lead. Without a quorum against it there is only
-//! an alarm.
+//! an alarm. Who does not answer is told of in the log, again and again.
 
 mod digests;
 mod rounds;
+mod silences;
 mod watch;
 
 pub(crate) use digests::{DIGEST_EVERY, StateDigest};

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flotilla_runtime::Runtime;
 
 use super::digests::{Digests, StateDigest};
+use super::silences::Silences;
 use crate::log_view::LogView;
 
 /// Whether a replica should lead, as it says of itself.
@@ -35,6 +36,7 @@ pub(crate) struct Vitals {
     view: LogView,
     runtime: Runtime,
     pub(crate) digests: Digests,
+    pub(crate) silences: Silences,
     is_clock_off: AtomicBool,
     is_ill: AtomicBool,
     alarm: Mutex<Option<String>>,
@@ -46,6 +48,7 @@ impl Vitals {
             view,
             runtime,
             digests: Digests::default(),
+            silences: Silences::default(),
             is_clock_off: AtomicBool::new(false),
             is_ill: AtomicBool::new(false),
             alarm: Mutex::new(None),
