@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flotilla_message::{GroupName, MessageType, Permission, TopicName};
 use flotilla_raft_log::{NodeId, Term};
 use flotilla_runtime::Runtime;
-use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo};
+use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo, TopicLevel};
 
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
@@ -72,6 +72,7 @@ impl Replica {
             message_type: MessageType::Normal,
             queue_count: 1,
             permission: Permission::ReadWrite,
+            level: TopicLevel::default(),
         })
     }
 

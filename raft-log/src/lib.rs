@@ -11,9 +11,13 @@
 //! [`flotilla_runtime::Runtime`], and the [`StateMachine`] that gives the log its meaning. Formats are drawn in
 //! `docs/formats/`: `segment.md`, `vote-and-marks.md`, `raft-checkpoint.md`, `peer-wire.md`.
 
+mod ack;
 mod background;
+mod boot_mark;
 mod checkpoint_file;
 mod checkpoint_store;
+#[cfg(test)]
+mod ack_cluster_test;
 #[cfg(test)]
 mod cluster_test;
 mod config;
@@ -36,6 +40,7 @@ pub mod limits;
 mod log_files;
 mod log_state;
 mod log_view;
+mod lost_tail;
 mod raft;
 mod recovery;
 mod replicated_log;
@@ -55,9 +60,11 @@ mod testing;
 mod transport;
 mod vote_and_marks;
 
+pub use ack::{AckFailure, AckTicket, AckWatch, AckWhen, FollowerMarks, ReplicationStatus};
 pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, ReadError, ServeError, TransferError};
+pub use lost_tail::{LostEntry, LostTail, LostTailError, LostTailStatus};
 pub use ids::{LogIndex, NodeId, Term};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;

@@ -28,6 +28,8 @@ use crate::segment::{
 use crate::summary_files::{read_summary, remove_orphans, remove_summary, write_summary};
 use crate::tail_cache::TailCache;
 use crate::term_runs::TermRuns;
+use crate::boot_mark::BootMark;
+use crate::raft::VoteHold;
 use crate::vote_and_marks::{TailFloor, VoteAndMarks};
 use crate::{Corruption, LogConfig, LogIndex, OpenError};
 
@@ -106,6 +108,7 @@ pub(crate) fn open_log(
         position: tail.position,
         prepared,
     };
+    let (boot, has_lost) = BootMark::open(disk.clone(), dir.clone(), config.flush)?;
     let state = LogState { segments: live, terms, purged, last, cache: TailCache::new(config.tail_cache_bytes) };
     tracing::info!(first = %state.start(), end = %state.end(), last = ?last, segments = state.segments.len(), "log recovered");
     let shared = Arc::new(Shared {
@@ -116,6 +119,8 @@ pub(crate) fn open_log(
         room,
         background: Background::default(),
         runtime: runtime.clone(),
+        boot: Mutex::new(boot),
+        vote_hold: VoteHold::new(has_lost),
         lock: Mutex::new(Some(lock)),
     });
     Ok(LogFiles::new(shared, disk, dir.clone(), identity, config.segment_bytes, tail))

@@ -33,6 +33,15 @@ pub trait StateMachine: Send + 'static {
     /// The state as of the last applied entry.
     fn checkpoint(&self) -> Vec<u8>;
 
+    /// How many of the messages in a proposal were acknowledged to their senders before it was committed. If another leader
+    /// overrides it, the log keeps it aside instead of dropping it.
+    fn acknowledged_early(_payload: &[u8]) -> u64
+    where
+        Self: Sized,
+    {
+        0
+    }
+
     /// Replaces the whole state by that of a checkpoint whose last applied entry is `applied`. Before the first `apply`
     /// if a checkpoint exists, and whenever a snapshot is installed.
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;

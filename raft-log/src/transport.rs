@@ -24,6 +24,8 @@ pub enum PeerCallKind {
     Snapshot = 5,
     /// A follower asks another voter whether it, too, sees that the leader's process is gone.
     LeaderGone = 6,
+    /// A replica that may have lost what it had confirmed asks whether this one leads, or has lost something too.
+    VoteHold = 60,
 }
 
 impl PeerCallKind {
@@ -41,6 +43,7 @@ impl PeerCallKind {
             4 => Some(PeerCallKind::TransferLeader),
             5 => Some(PeerCallKind::Snapshot),
             6 => Some(PeerCallKind::LeaderGone),
+            60 => Some(PeerCallKind::VoteHold),
             _ => None,
         }
     }

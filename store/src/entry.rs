@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use flotilla_message::{MessageRef, QueueOffset, StoredFrame, limits};
 
-use crate::{Command, SkipRange, StartPolicy};
+use crate::{Command, SkipRange, StartPolicy, entry_levels};
 
 /// The numbers of the entry format; `docs/formats/log-entry.md` draws it.
 pub(crate) mod layout {
@@ -38,6 +38,9 @@ pub(crate) mod layout {
     pub const RECALL: u8 = 49;
     pub const END_TRANSACTION: u8 = 50;
     pub const CHECK_TRANSACTIONS: u8 = 51;
+
+    pub const SET_TOPIC_LEVEL: u8 = 60;
+    pub const ANSWERED_EARLY: u8 = 61;
 
     pub const START_FIRST: u8 = 0;
     pub const START_LAST: u8 = 1;
@@ -153,6 +156,8 @@ pub fn command_bytes(command: &Command) -> usize {
         Command::Recall { topic, .. } => text(topic.as_str()) + 20,
         Command::EndTransaction { topic, .. } => text(topic.as_str()) + 13,
         Command::CheckTransactions { .. } => 16,
+        Command::SetTopicLevel { name, .. } => text(name.as_str()) + 2,
+        Command::AnsweredEarly { commands } => 4 + 4 * commands.len(),
     };
     layout::COMMAND_HEADER_BYTES + operands
 }
@@ -271,6 +276,8 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             out.put_u32_le(*checks_max);
             layout::CHECK_TRANSACTIONS
         }
+        Command::SetTopicLevel { name, level } => entry_levels::put_set_topic_level(out, name.as_str(), *level),
+        Command::AnsweredEarly { commands } => entry_levels::put_answered_early(out, commands),
     }
 }
 
@@ -281,7 +288,7 @@ fn put_message(out: &mut BytesMut, message: MessageRef) {
 
 /// Texts are names and attempt ids: what is longer than the 16 bits allow is cut at a character,
 /// and then refused when the entry is read.
-fn put_text(out: &mut BytesMut, text: &str) {
+pub(crate) fn put_text(out: &mut BytesMut, text: &str) {
     let end = text.floor_char_boundary(usize::from(u16::MAX));
     out.put_u16_le(end as u16);
     out.put_slice(&text.as_bytes()[..end]);

@@ -8,7 +8,7 @@ use flotilla_message::{
 use crate::entry::{crc_without, layout};
 use crate::entry_walk::{Frames, Operands, malformed, u32_at, u64_at};
 use crate::limits::COMMANDS_PER_ENTRY_MAX;
-use crate::{Command, SkipRange, StartPolicy};
+use crate::{Command, SkipRange, StartPolicy, TopicLevel, entry_levels};
 
 /// Why a payload is not a log entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -121,6 +121,13 @@ pub(crate) enum CommandView<'a> {
         count: u32,
         next_after_ms: u64,
         checks_max: u32,
+    },
+    SetTopicLevel {
+        name: &'a str,
+        level: TopicLevel,
+    },
+    AnsweredEarly {
+        commands: Vec<u32>,
     },
 }
 
@@ -313,6 +320,8 @@ impl<'a> CommandView<'a> {
                 next_after_ms: operands.u64()?,
                 checks_max: operands.u32()?,
             }),
+            layout::SET_TOPIC_LEVEL => entry_levels::set_topic_level(operands),
+            layout::ANSWERED_EARLY => entry_levels::answered_early(operands),
             _ => Err(operands.wrong("command kind is unknown")),
         }
     }
@@ -380,6 +389,10 @@ impl<'a> CommandView<'a> {
             CommandView::CheckTransactions { count, next_after_ms, checks_max } => {
                 Command::CheckTransactions { count: *count, next_after_ms: *next_after_ms, checks_max: *checks_max }
             }
+            CommandView::SetTopicLevel { name, level } => {
+                Command::SetTopicLevel { name: topic_of(name)?, level: *level }
+            }
+            CommandView::AnsweredEarly { commands } => Command::AnsweredEarly { commands: commands.clone() },
         })
     }
 }

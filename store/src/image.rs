@@ -7,6 +7,7 @@ use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, 
 
 use crate::dedup::{DedupWindow, Seen};
 use crate::held_image;
+use crate::levels;
 use crate::index_file::IndexFileId;
 use crate::progress::{Attempt, InFlight, QueueProgress};
 use crate::queue::Queue;
@@ -16,7 +17,7 @@ use crate::{Slot, StartPolicy};
 /// The numbers of the envelope; `docs/formats/checkpoint-state.md` draws it.
 mod layout {
     pub const MAGIC: [u8; 4] = *b"FLSC";
-    pub const VERSION: u16 = 2;
+    pub const VERSION: u16 = 4;
     /// The oldest version that is read: without what stands outside of queues.
     pub const VERSION_MIN: u16 = 1;
     pub const VERSION_AT: usize = 4;
@@ -170,6 +171,7 @@ pub(crate) fn encode(state: &State, open_index: u64, index_files: Vec<IndexFileI
     let config = bincode::config::standard();
     let mut body = bincode::encode_to_vec(&image, config).expect("plain data encodes into memory without an error");
     held_image::encode(state, &mut body);
+    levels::encode(state, &mut body);
     envelope(&body, 0)
 }
 
@@ -203,10 +205,13 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Restored, String> {
     let (image, used) =
         bincode::decode_from_slice::<Image, _>(body, config).map_err(|error| format!("its body: {error}"))?;
     let mut restored = state_of(image)?;
-    let used = match version {
-        1 => used,
-        _ => used + held_image::decode(&mut restored.state, &body[used..])?,
-    };
+    let mut used = used;
+    if version >= 2 {
+        used += held_image::decode(&mut restored.state, &body[used..])?;
+    }
+    if version >= 4 {
+        used += levels::decode(&mut restored.state, &body[used..])?;
+    }
     if used != body.len() {
         return Err(format!("its body has {} bytes, {used} of them are used", body.len()));
     }

@@ -79,6 +79,10 @@ pub enum Outcome {
         /// They; as many as were allowed if there may be more.
         halves: Vec<HalfMessage>,
     },
+    /// The topic's sends are answered at the level asked for, from now on.
+    TopicLevelSet,
+    /// Nothing was to be done.
+    Noted,
     /// Nothing was done.
     Rejected(Rejection),
 }

@@ -8,6 +8,7 @@ use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
 use flotilla_raft_log::{LogIndex, NodeId, Role, TransferError};
 
+use super::levels;
 use super::topics::topic_state;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried, patience_ends};
 use crate::produce::send::no_topic;
@@ -43,7 +44,7 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
         peer_address: peer_of(node),
         voter: seen.members.contains(&NodeId(node)),
     });
-    admin::ClusterStatusReply {
+    let mut reply = admin::ClusterStatusReply {
         status: Some(ok()),
         cluster: config.cluster.clone(),
         group: config.group.clone(),
@@ -56,7 +57,10 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
         committed_index: number(seen.committed),
         applied_index: number(seen.applied),
         members: members.collect(),
-    }
+        ..Default::default()
+    };
+    levels::cluster(replica, &mut reply);
+    reply
 }
 
 /// This replica's own state; never forwarded.

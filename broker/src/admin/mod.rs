@@ -2,5 +2,6 @@
 
 pub mod cluster;
 pub mod groups;
+pub mod levels;
 pub mod service;
 pub mod topics;

@@ -5,4 +5,5 @@ pub mod forwarder;
 pub mod leader_call;
 pub mod leadership;
 pub mod log_clock;
+pub mod pending_entry;
 pub mod proposer;

@@ -190,7 +190,7 @@ impl Client {
     pub async fn create_topic(&self, name: &str, message_type: v2::MessageType, queue_count: u32) {
         let topic =
             admin::Topic { name: name.to_owned(), message_type: message_type.into(), queue_count, permission: 4 };
-        let request = admin::CreateTopicRequest { topic: Some(topic) };
+        let request = admin::CreateTopicRequest { topic: Some(topic), ..Default::default() };
         let reply = self.admin.create_topic(self.options(Duration::from_secs(10)), request).await.expect("an answer");
         assert_eq!(reply.status.expect("a status").code, 20000);
     }

@@ -250,7 +250,7 @@ impl Inner {
             self.runtime.sleep(Duration::from_millis(turn + again)).await;
             let now = self.status.now();
             let is_led = now.role == Role::Leader || now.leader.is_some_and(|leader| leader != gone.leader);
-            if is_led || self.is_stopping.load(Ordering::Acquire) {
+            if is_led || self.view.vote_hold().holds() || self.is_stopping.load(Ordering::Acquire) {
                 return;
             }
             if now.term != term && now.role != Role::Candidate {

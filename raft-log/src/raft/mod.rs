@@ -12,6 +12,9 @@ mod responder;
 #[cfg(test)]
 mod suite_test;
 mod type_config;
+mod vote_hold;
+#[cfg(test)]
+mod vote_hold_test;
 mod watch;
 mod wire;
 #[cfg(test)]
@@ -25,5 +28,6 @@ pub(crate) use machine::Machine;
 pub(crate) use network::NetworkFactory;
 pub(crate) use responder::ReplyTo;
 pub(crate) use type_config::{LogRaft, Proposal, TypeConfig};
+pub(crate) use vote_hold::{Recovery, VoteHold};
 pub(crate) use watch::{FifoWatch, FifoWatchReceiver, FifoWatchSender};
 pub(crate) use wire::{PeerMessage, decode, encode};

@@ -9,11 +9,12 @@ use openraft::raft::{
 
 use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::{decode_membership, encode_membership};
+use super::vote_hold::HoldAnswer;
 use super::type_config::{Entry, LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record};
 use crate::fields::{FieldError, FieldReader, u32_at};
 use crate::ids::EntryId;
 use crate::segment::{Record, RecordKind};
-use crate::{NodeId, Term};
+use crate::{LogIndex, NodeId, Term};
 
 const MAGIC: [u8; 4] = *b"FLPW";
 const VERSION: u8 = 1;
@@ -33,6 +34,17 @@ pub(crate) enum PeerMessage {
     SnapshotResponse(Vote),
     GoneQuestion(GoneQuestion),
     GoneAnswer(GoneAnswer),
+    DurableMark(DurableMark),
+    HoldQuestion,
+    HoldAnswer(HoldAnswer),
+}
+
+/// On an append stream, between answers: how far the follower's log is on disk, as far as it matches the leader's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DurableMark {
+    /// The reign in which it matched.
+    pub(crate) term: Term,
+    pub(crate) index: LogIndex,
 }
 
 /// Why bytes are no message.
@@ -67,6 +79,9 @@ impl PeerMessage {
             PeerMessage::SnapshotResponse(_) => 8,
             PeerMessage::GoneQuestion(_) => 9,
             PeerMessage::GoneAnswer(_) => 10,
+            PeerMessage::DurableMark(_) => 60,
+            PeerMessage::HoldQuestion => 61,
+            PeerMessage::HoldAnswer(_) => 62,
         }
     }
 }
@@ -136,6 +151,12 @@ pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
             is_gone: body.flag("leader gone")?,
             last: get_log_id(&mut body)?.as_ref().map(to_entry_id),
         }),
+        60 => PeerMessage::DurableMark(DurableMark { term: Term(body.u64()?), index: LogIndex(body.u64()?) }),
+        61 => PeerMessage::HoldQuestion,
+        62 => PeerMessage::HoldAnswer(HoldAnswer {
+            recovers: body.flag("recovers")?,
+            last: get_log_id(&mut body)?.as_ref().map(to_entry_id),
+        }),
         unknown => return Err(WireError::Kind(unknown)),
     };
     body.finish()?;
@@ -159,7 +180,7 @@ fn size_hint(message: &PeerMessage) -> usize {
 fn entry_hint(entry: &Entry) -> usize {
     ENTRY_BYTES
         + match &entry.payload {
-            openraft::EntryPayload::Normal(proposal) => proposal.0.len(),
+            openraft::EntryPayload::Normal(proposal) => proposal.payload.len(),
             openraft::EntryPayload::Blank => 0,
             openraft::EntryPayload::Membership(_) => SMALL_BYTES,
         }
@@ -232,6 +253,15 @@ fn put_body(frame: &mut BytesMut, message: PeerMessage) {
         }
         PeerMessage::GoneAnswer(GoneAnswer { is_gone, last }) => {
             frame.put_u8(is_gone.into());
+            put_log_id(frame, last.map(to_log_id).as_ref());
+        }
+        PeerMessage::DurableMark(DurableMark { term, index }) => {
+            frame.put_u64_le(term.0);
+            frame.put_u64_le(index.0);
+        }
+        PeerMessage::HoldQuestion => {}
+        PeerMessage::HoldAnswer(HoldAnswer { recovers, last }) => {
+            frame.put_u8(recovers.into());
             put_log_id(frame, last.map(to_log_id).as_ref());
         }
     }

@@ -31,6 +31,7 @@ struct World {
     crash_at: Option<u64>,
     crashed: bool,
     lying_sync: bool,
+    boot: u64,
     locked: BTreeSet<PathBuf>,
     rng: StdRng,
 }
@@ -112,10 +113,16 @@ impl CrashDisk {
             crash_at: None,
             crashed: false,
             lying_sync: false,
+            boot: 1,
             locked: BTreeSet::new(),
             rng: StdRng::seed_from_u64(seed),
         };
         CrashDisk { world: Arc::new(Mutex::new(world)) }
+    }
+
+    /// The machine comes up again, with all that was written.
+    pub(crate) fn boot_again(&self) {
+        self.world.lock().unwrap().boot += 1;
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -152,6 +159,7 @@ impl CrashDisk {
     /// The same disk after the power came back.
     pub(crate) fn power_cycle(&self) {
         let mut world = self.world();
+        world.boot += 1;
         let World { durable_names, name_changes, rng, .. } = &mut *world;
         let kept = rng.random_range(0..=name_changes.len());
         let mut names = durable_names.clone();
@@ -246,6 +254,9 @@ impl Disk for CrashDisk {
         Ok(Box::new(Locked { world: self.world.clone(), path: path.to_owned() }))
     }
 
+    fn boot_id(&self) -> io::Result<Option<String>> {
+        Ok(Some(self.world.lock().unwrap().boot.to_string()))
+    }
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
         Ok(1 << 40)
     }

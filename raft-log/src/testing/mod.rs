@@ -7,7 +7,7 @@ mod small_disk;
 mod step_runtime;
 
 pub(crate) use crash_disk::CrashDisk;
-pub(crate) use ledger::Ledger;
+pub(crate) use ledger::{ACKNOWLEDGED, Ledger};
 pub(crate) use memory_net::MemoryNet;
 pub(crate) use small_disk::SmallDisk;
 pub(crate) use step_runtime::StepRuntime;

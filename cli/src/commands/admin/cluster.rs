@@ -37,6 +37,11 @@ struct StateView {
     last_index: Option<u64>,
     committed_index: Option<u64>,
     applied_index: Option<u64>,
+    ack: String,
+    flush: String,
+    raft_durability: String,
+    in_sync: Vec<u64>,
+    lost_messages: u64,
 }
 
 /// Told after the table, so that scripts see it in the exit code.
@@ -73,7 +78,28 @@ fn state_of(status: ClusterStatusReply) -> StateView {
         last_index: status.last_index,
         committed_index: status.committed_index,
         applied_index: status.applied_index,
+        ack: status.ack,
+        flush: status.flush,
+        raft_durability: status.raft_durability,
+        in_sync: status.in_sync,
+        lost_messages: status.lost_messages,
     }
+}
+
+fn note_of(state: &StateView) -> String {
+    let mut notes = Vec::new();
+    if state.can_write {
+        let in_sync: Vec<String> = state.in_sync.iter().map(u64::to_string).collect();
+        notes.push(format!("takes writes, answers at {} with {} flush", state.ack, state.flush));
+        notes.push(format!("keep up: {}", in_sync.join(" ")));
+    }
+    if state.raft_durability == "os" {
+        notes.push("confirms before its disk".to_owned());
+    }
+    if state.lost_messages > 0 {
+        notes.push(format!("async tail lost: {} messages", state.lost_messages));
+    }
+    notes.join("; ")
 }
 
 fn table_of(replicas: &[ReplicaView]) -> String {
@@ -84,7 +110,7 @@ fn table_of(replicas: &[ReplicaView]) -> String {
             Some(state) => {
                 let [last, committed, applied] =
                     [state.last_index, state.committed_index, state.applied_index].map(index_text);
-                let note = if state.can_write { "takes writes" } else { "" };
+                let note = note_of(state);
                 let (group, node, term) = (state.group.clone(), state.node.to_string(), state.term.to_string());
                 table.row([
                     group,
@@ -95,7 +121,7 @@ fn table_of(replicas: &[ReplicaView]) -> String {
                     last,
                     committed,
                     applied,
-                    note.to_owned(),
+                    note,
                 ]);
             }
             None => {

@@ -3,7 +3,10 @@
 mod cluster;
 mod group;
 mod leader;
+mod lost_tail;
 mod topic;
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use flotilla_client::AdminError;
@@ -53,6 +56,11 @@ enum AdminCommand {
     /// The broker group's leader
     #[command(subcommand)]
     Leader(leader::LeaderCommand),
+    /// Messages that a replica had acknowledged at level async and that another leader overrode
+    LostTail {
+        /// The replica's data folder, or the log folder in it; nothing is changed
+        dir: PathBuf,
+    },
 }
 
 /// What was asked for and why it was not done.
@@ -70,12 +78,16 @@ fn while_doing(what: impl Into<String>) -> impl FnOnce(AdminError) -> AdminComma
 }
 
 pub async fn run(arguments: AdminArguments, _runtime: Runtime) -> Result<(), Failure> {
+    if let AdminCommand::LostTail { dir } = &arguments.command {
+        return lost_tail::run(dir, arguments.json);
+    }
     let admin = arguments.connect.client().map_err(Failure::usage)?.admin();
     match arguments.command {
         AdminCommand::Topic(command) => topic::run(command, &admin, arguments.json).await,
         AdminCommand::Group(command) => group::run(command, &admin, arguments.json).await,
         AdminCommand::Cluster(command) => cluster::run(command, &admin, arguments.json).await,
         AdminCommand::Leader(command) => leader::run(command, &admin, arguments.json).await,
+        AdminCommand::LostTail { .. } => unreachable!("needs no cluster and was answered above"),
     }
 }
 
