@@ -12,7 +12,8 @@ const LONG: Duration = Duration::from_secs(20);
 const OK: i32 = 20000;
 
 async fn create(client: &Client, name: &str, ack: &str, flush: &str) -> v2::Status {
-    let topic = admin::Topic { name: name.to_owned(), message_type: 1, queue_count: 2, permission: 4 };
+    let topic =
+        admin::Topic { name: name.to_owned(), message_type: 1, queue_count: 2, permission: 4, ..Default::default() };
     let request = admin::CreateTopicRequest { topic: Some(topic), ack: ack.to_owned(), flush: flush.to_owned() };
     let reply = client.admin.create_topic(client.options(LONG), request).await.expect("an answer");
     reply.status.expect("a status")
@@ -37,7 +38,9 @@ async fn all_of(client: &Client, group: &str, topic: &str, count: usize) -> BTre
         assert_eq!(received.code, OK, "{} of {count} messages of {topic} are there", seen.len());
         for one in &received.messages {
             let system = system_of(one);
-            seen.entry(id_of(one).to_owned()).or_default().push((system.queue_id, system.queue_offset));
+            seen.entry(id_of(one).to_owned())
+                .or_default()
+                .push((system.queue_id, system.queue_offset.expect("stored")));
         }
         assert_eq!(client.ack(group, topic, &received.messages).await, OK);
     }

@@ -11,9 +11,7 @@ pub const ACK_PROPERTY: &str = "FLOTILLA_ACK";
 pub const FLUSH_PROPERTY: &str = "FLOTILLA_FLUSH";
 
 /// How many replicas have a message when its send is answered; a later one is a stronger promise.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AckLevel {
     /// The leader. What it has answered so may be lost when another replica takes over.
@@ -26,9 +24,7 @@ pub enum AckLevel {
 }
 
 /// Whether the copies that [`AckLevel`] counts are on disk; a later one is a stronger promise.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FlushLevel {
     /// They survive the process, not the machine.
@@ -81,7 +77,10 @@ impl SendLevel {
     /// The stronger one in each dimension: a send may ask for more than its topic gives, never for less.
     pub fn at_least(self, asked: (Option<AckLevel>, Option<FlushLevel>)) -> SendLevel {
         let (ack, flush) = asked;
-        SendLevel { ack: ack.map_or(self.ack, |ack| ack.max(self.ack)), flush: flush.map_or(self.flush, |f| f.max(self.flush)) }
+        SendLevel {
+            ack: ack.map_or(self.ack, |ack| ack.max(self.ack)),
+            flush: flush.map_or(self.flush, |f| f.max(self.flush)),
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::cluster_test::{Cluster, Log, PATIENCE, numbers, payload};
 use crate::testing::ACKNOWLEDGED;
 use crate::{
-    AckFailure, AckTicket, AckWatch, AckWhen, FlushMode, LogIndex, LostTail, NodeId, OsDisk, ProposalClass, ProposeError,
-    Term,
+    AckFailure, AckTicket, AckWatch, AckWhen, FlushMode, LogIndex, LostTail, NodeId, OsDisk, ProposalClass,
+    ProposeError, Term,
 };
 
 const SYNC: AckWhen = AckWhen::InSync { durable: true };

@@ -126,6 +126,23 @@ impl BootMark {
     }
 }
 
+/// Marks of each kind, for the fuzz test.
+#[cfg(test)]
+pub(crate) fn examples() -> Vec<(&'static str, Vec<u8>)> {
+    let boot = "0b9ba87e-6b0a-4f4b-8d5e-7a0a6a3d9c11";
+    vec![
+        ("open", encode(State::Open, boot)),
+        ("clean", encode(State::Clean, boot)),
+        ("recovering", encode(State::Recovering, "")),
+    ]
+}
+
+/// Whether the bytes are a mark, for the fuzz test.
+#[cfg(test)]
+pub(crate) fn is_sound(bytes: Bytes) -> bool {
+    decode(bytes).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

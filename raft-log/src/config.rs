@@ -49,6 +49,10 @@ pub struct LogConfig {
     /// connection broke, its kernel refuses a new one, and enough other voters see the same to form a quorum. Default on.
     /// Off, this replica neither looks nor confirms what others see.
     pub elect_on_peer_gone: bool,
+    /// Bytes a second of sealed segments that the scrub reads against their checksums; 0 turns it off. Default 8 MiB.
+    pub scrub_bytes_per_s: u64,
+    /// From the beginning of one scrub of everything to that of the next, ms, at the least. Default 24 hours.
+    pub scrub_interval_ms: u64,
 }
 
 /// When an append counts as done.
@@ -113,6 +117,8 @@ impl LogConfig {
             in_sync_lag_ms_max: 1_000,
             in_sync_lag_bytes_max: 256 << 20,
             elect_on_peer_gone: true,
+            scrub_bytes_per_s: 8 << 20,
+            scrub_interval_ms: 24 * 3_600_000,
         }
     }
 
@@ -149,6 +155,9 @@ impl LogConfig {
                 "election_timeout_ms_max is {election_timeout_ms_max}, more than election_timeout_ms_min ({election_timeout_ms_min}) is needed"
             ));
         }
+        if self.scrub_interval_ms == 0 {
+            problems.push("scrub_interval_ms is 0, at least 1 is needed".to_owned());
+        }
         if let Some(data_bytes_max) = self.data_bytes_max
             && data_bytes_max < 3 * self.segment_bytes
         {
@@ -161,7 +170,8 @@ impl LogConfig {
             problems.push(format!("in_sync_lag_ms_max is {}, allowed are 100 to 600000", self.in_sync_lag_ms_max));
         }
         if self.in_sync_lag_bytes_max < 1 << 20 {
-            problems.push(format!("in_sync_lag_bytes_max is {}, at least 1048576 is needed", self.in_sync_lag_bytes_max));
+            problems
+                .push(format!("in_sync_lag_bytes_max is {}, at least 1048576 is needed", self.in_sync_lag_bytes_max));
         }
         if self.disk_free_percent_min > 50 {
             problems.push(format!("disk_free_percent_min is {}, allowed are 0 to 50", self.disk_free_percent_min));

@@ -12,12 +12,12 @@
 //! `docs/formats/`: `segment.md`, `vote-and-marks.md`, `raft-checkpoint.md`, `peer-wire.md`.
 
 mod ack;
+#[cfg(test)]
+mod ack_cluster_test;
 mod background;
 mod boot_mark;
 mod checkpoint_file;
 mod checkpoint_store;
-#[cfg(test)]
-mod ack_cluster_test;
 #[cfg(test)]
 mod cluster_test;
 mod config;
@@ -34,8 +34,13 @@ mod flush_test;
 mod flusher;
 #[cfg(test)]
 mod full_disk_test;
+#[cfg(test)]
+mod fuzz_test;
+#[cfg(test)]
+mod history_test;
 mod identity;
 mod ids;
+mod integrity;
 pub mod limits;
 mod log_files;
 mod log_state;
@@ -43,10 +48,16 @@ mod log_view;
 mod lost_tail;
 mod raft;
 mod recovery;
+mod recovery_report;
+mod repair;
 mod replicated_log;
+mod restore;
 mod room;
 mod runway;
+mod scrub;
 mod segment;
+#[cfg(test)]
+mod start_test;
 mod state_machine;
 mod status;
 mod status_watch;
@@ -57,15 +68,19 @@ mod tail_cache;
 mod term_runs;
 #[cfg(test)]
 mod testing;
+pub mod tools;
 mod transport;
+mod vitals;
 mod vote_and_marks;
 
 pub use ack::{AckFailure, AckTicket, AckWatch, AckWhen, FollowerMarks, ReplicationStatus};
 pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, ReadError, ServeError, TransferError};
-pub use lost_tail::{LostEntry, LostTail, LostTailError, LostTailStatus};
 pub use ids::{LogIndex, NodeId, Term};
+pub use integrity::{Integrity, ScrubProgress};
+pub use lost_tail::{LostEntry, LostTail, LostTailError, LostTailStatus};
+pub use recovery_report::{RecoveryPhase, RecoveryReport, SkippedCheckpoint, TornTail};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;
 pub use state_machine::{RestoreError, StateMachine};

@@ -100,7 +100,7 @@ impl LostTail {
         }
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let (first, last) = (self.entries.first(), self.entries.last());
         let index = |entry: Option<&LostEntry>| entry.map_or(0, |entry| entry.index.0);
         let mut out = Vec::new();
@@ -130,7 +130,7 @@ impl LostTail {
         out
     }
 
-    fn decode(bytes: Bytes) -> Result<LostTail, String> {
+    pub(crate) fn decode(bytes: Bytes) -> Result<LostTail, String> {
         let Some((header, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(format!("it has {} bytes, its header alone has {HEADER_BYTES}", bytes.len()));
         };
@@ -275,7 +275,13 @@ mod tests {
         assert_eq!(keeper.status(), LostTailStatus::default());
         assert!(!dir.path().join(LOST_TAIL_DIR).exists(), "no file, no folder");
 
-        let lost = || vec![record(6, RecordKind::Normal, b"\x02ab"), record(7, RecordKind::Normal, b"\0c"), record(8, RecordKind::Normal, b"\x01")];
+        let lost = || {
+            vec![
+                record(6, RecordKind::Normal, b"\x02ab"),
+                record(7, RecordKind::Normal, b"\0c"),
+                record(8, RecordKind::Normal, b"\x01"),
+            ]
+        };
         keeper.keep(lost()).unwrap();
         keeper.keep(lost()).unwrap();
         assert_eq!(keeper.status(), LostTailStatus { files: 1, messages: 3 }, "once, however often it is tried");

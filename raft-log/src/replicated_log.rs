@@ -15,21 +15,27 @@ use crate::ack::{AckTicket, AckTracker, LagLimits, ReplicationStatus, TicketSlot
 use crate::checkpoint_store::CheckpointStore;
 use crate::disk::Disk;
 use crate::failure::Failure;
+use crate::ids::next_index;
 use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
 use crate::lost_tail::{LostTailStatus, TailKeeper};
 use crate::raft::{
-    GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, PeerMessage, Proposal, Recovery, ReplyTo, TypeConfig, core_config,
-    decode, encode, serve_append,
+    GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, PeerMessage, Proposal, Recovery, ReplyTo, TypeConfig,
+    core_config, decode, encode, serve_append,
 };
 use crate::recovery::open_log;
+use crate::recovery_report::{PhaseWatch, Seen};
+use crate::repair::{LeadGuard, Steward, close_off_found, serve_fetch};
 use crate::room::Need;
+use crate::scrub::Scrub;
 use crate::segment::{Record, RecordKind};
 use crate::status_watch::StatusWatch;
 use crate::stopper::Stopper;
+use crate::vitals::{Rounds, Vitals, ask_vitals};
 use crate::{
-    FlushMode, LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass, ProposeError, ReadError,
-    Role, ServeError, StateMachine, SyncHistogram, Term, TransferError, Transport,
+    FlushMode, Integrity, LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass,
+    ProposeError, ReadError, RecoveryReport, Role, ServeError, StateMachine, SyncHistogram, Term, TransferError,
+    Transport,
 };
 
 /// While leadership is handed over, the target is looked at this often: whether it is still there.
@@ -79,6 +85,11 @@ struct Inner {
     status: StatusWatch,
     stopper: Stopper,
     gone: GoneWatch,
+    vitals: Arc<Vitals>,
+    guard: LeadGuard,
+    scrub: Scrub,
+    _steward: Steward,
+    _rounds: Task<()>,
     acks: AckTracker,
     keeper: TailKeeper,
     _gone_task: Option<Task<()>>,
@@ -115,35 +126,41 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         }
         let mut core_config = core_config(&config)?;
         let failure = Failure::default();
-        let (files, machine, machine_gone, keeper) = {
+        let (files, machine, machine_gone, keeper, vitals, steward) = {
             let (config, disk, runtime, failure) = (config.clone(), disk.clone(), runtime.clone(), failure.clone());
-            let work = runtime.clone();
+            let (work, transport) = (runtime.clone(), transport.clone());
             work.blocking(move || {
                 let files = open_log(&config, disk.clone(), &runtime, failure)?;
                 let view = files.view();
-                let keeper =
-                    TailKeeper::open(config.node, disk.clone(), config.dir.clone(), M::acknowledged_early);
-                let (checkpoints, newest) = CheckpointStore::open(disk, config.dir, runtime, view.clone())?;
-                let (machine, machine_gone) = Machine::open(machine, view, checkpoints, newest)?;
-                Ok::<_, OpenError>((files, machine, machine_gone, keeper))
+                let keeper = TailKeeper::open(config.node, disk.clone(), config.dir.clone(), M::acknowledged_early);
+                let (checkpoints, newest) =
+                    CheckpointStore::open(disk.clone(), config.dir.clone(), runtime.clone(), view.clone())?;
+                let from = newest.as_ref().map_or(LogIndex(0), |checkpoint| checkpoint.last.index.next());
+                let begun = close_off_found(&*disk, &config.dir, &view, from);
+                begun.map_err(|source| OpenError::Io { path: config.dir.clone(), source })?;
+                // Before the core: what that applies again may have to be mended first.
+                let steward = Steward::start(config.node, config.voters, view.clone(), disk, transport, &runtime);
+                let vitals = Arc::new(Vitals::new(view.clone(), runtime));
+                let (machine, machine_gone) = Machine::open(machine, view, checkpoints, newest, vitals.clone())?;
+                Ok::<_, OpenError>((files, machine, machine_gone, keeper, vitals, steward))
             })
             .await?
         };
         let view = files.view();
         core_config.enable_elect = !view.vote_hold().holds();
-        let limits = LagLimits {
-            time: Duration::from_millis(config.in_sync_lag_ms_max),
-            bytes: config.in_sync_lag_bytes_max,
-        };
+        let limits =
+            LagLimits { time: Duration::from_millis(config.in_sync_lag_ms_max), bytes: config.in_sync_lag_bytes_max };
         let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
         acks.enter(view.vote().map_or(Term(0), |vote| vote.term));
         let matched_is_durable = config.flush == FlushMode::Sync;
         let network = NetworkFactory::new(transport.clone(), runtime.clone(), acks.clone(), matched_is_durable);
         let store = LogStore::new(files, acks.clone(), keeper.clone());
+        let mut watch = PhaseWatch::start(&runtime);
         let raft = Raft::new(config.node.0, Arc::new(core_config), network, store, machine).await;
         let raft: LogRaft = match raft {
             Ok(raft) => raft,
             Err(fatal) => {
+                view.shared.damages.close();
                 view.close().await;
                 return Err(OpenError::Core(fatal.to_string()));
             }
@@ -153,16 +170,33 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         if !matched_is_durable {
             ack_tasks.push(runtime.spawn("durable-watch", watch_durable(acks.clone(), view.clone())));
         }
+        view.note_recovery(|report| {
+            // The core has applied again what is known to be committed.
+            let end = next_index(view.committed()).0;
+            let from = report.checkpoint.map_or(0, |checkpoint| checkpoint.0 + 1);
+            watch.over("reapply", Seen { entries: end.saturating_sub(from), ..Seen::default() }, report);
+        });
         let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
+        steward.set_status(status.clone());
         let recovery = Recovery {
             node: config.node,
             runtime: runtime.clone(),
-            raft: raft.clone(),
             view: view.clone(),
             status: status.clone(),
             transport: transport.clone(),
         };
         ack_tasks.extend(view.vote_hold().recover(recovery));
+        let guard =
+            LeadGuard::start(view.clone(), vitals.clone(), raft.clone(), status.clone(), transport.clone(), &runtime);
+        let rounds = Rounds {
+            node: config.node,
+            view: view.clone(),
+            vitals: vitals.clone(),
+            status: status.clone(),
+            transport: transport.clone(),
+            runtime: runtime.clone(),
+        };
+        let scrub = Scrub::start(&config, view.clone(), &runtime);
         let stopping = stopper.is_stopping();
         let (gone, gone_task) = GoneWatch::start(
             &config,
@@ -172,6 +206,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             view.clone(),
             transport.clone(),
             stopping,
+            guard.clone(),
         );
         let inner = Inner {
             node: config.node,
@@ -187,6 +222,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             status,
             stopper,
             gone,
+            vitals,
+            guard,
+            scrub,
+            _steward: steward,
+            _rounds: rounds.start(),
             acks,
             keeper,
             _gone_task: gone_task,
@@ -194,6 +234,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         };
         inner.found_group(&config).await?;
         Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
+    }
+
+    /// What the start found and took.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.inner.view.recovery()
     }
 
     /// The longest payload that a proposal may have, bytes: what fits into a segment.
@@ -264,6 +309,22 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// The replica's view of itself now.
     pub fn status(&self) -> LogStatus {
         self.inner.status.now()
+    }
+
+    /// How sound this replica's copy of the log is, and whether the others contradict it.
+    pub fn integrity(&self) -> Integrity {
+        let counts = self.inner.view.shared.damages.counts();
+        Integrity {
+            damaged_entries: counts.entries,
+            damaged_first: counts.first,
+            damaged_segments: counts.segments,
+            damages_found_total: counts.found,
+            damages_mended_total: counts.mended,
+            is_fit_to_lead: self.inner.guard.is_fit(),
+            is_clock_off: self.inner.vitals.is_clock_off(),
+            state_alarm: self.inner.vitals.alarm(),
+            scrub: self.inner.scrub.progress(),
+        }
     }
 
     /// Returns once role, term, leader or `can_write` differ from `seen`; at once if they already do.
@@ -351,9 +412,15 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             return Err(TransferError::NotLeader { leader: status.leader });
         }
         let target = match target {
-            Some(target) if target != inner.node && status.members.contains(&target) => target,
+            Some(target) if target != inner.node && status.members.contains(&target) => {
+                // Asked first: a hand-over that the target refuses costs the group an election time-out.
+                match ask_vitals(&inner.runtime, &*inner.transport, target).await {
+                    Some(answer) if !answer.is_fit => return Err(TransferError::NotFit(target)),
+                    _ => target,
+                }
+            }
             Some(target) => return Err(TransferError::NoSuchVoter(target)),
-            None => inner.status.longest_follower().ok_or(TransferError::NoneCaughtUp)?,
+            None => self.fittest_follower().await.ok_or(TransferError::NoneCaughtUp)?,
         };
         tracing::info!(%target, "handing over leadership");
         inner.raft.trigger().transfer_leader(target.0).await.map_err(|_| TransferError::Stopped)?;
@@ -385,12 +452,26 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         }
     }
 
+    /// The follower with the longest log of those that say they are fit to lead. One that does not answer that question
+    /// (an older version, perhaps) comes after all others, and may still be chosen.
+    async fn fittest_follower(&self) -> Option<NodeId> {
+        let followers = self.inner.status.followers_by_log();
+        let mut silent = None;
+        for follower in followers {
+            match ask_vitals(&self.inner.runtime, &*self.inner.transport, follower).await {
+                Some(answer) if answer.is_fit => return Some(follower),
+                Some(_) => {}
+                None => silent = silent.or(Some(follower)),
+            }
+        }
+        silent
+    }
+
     /// Answers a peer's call.
     pub async fn serve_call(&self, kind: PeerCallKind, body: Bytes) -> Result<Bytes, ServeError> {
         let message = decode(body).map_err(|error| ServeError::Malformed(error.to_string()))?;
         let raft = &self.inner.raft;
-        let needs_vote =
-            matches!(kind, PeerCallKind::Vote | PeerCallKind::PreVote | PeerCallKind::TransferLeader);
+        let needs_vote = matches!(kind, PeerCallKind::Vote | PeerCallKind::PreVote | PeerCallKind::TransferLeader);
         if needs_vote && self.inner.view.vote_hold().holds() {
             // No answer is no vote.
             return Err(ServeError::Failed("this replica recovers, until then without a vote".to_owned()));
@@ -413,6 +494,9 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             (PeerCallKind::PreVote, PeerMessage::VoteRequest(request)) => {
                 PeerMessage::VoteResponse(raft.pre_vote(request).await.map_err(|error| self.call_failed(error))?)
             }
+            (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(_)) if !self.inner.guard.may_campaign() => {
+                return Err(ServeError::Failed("this replica is not fit to lead".to_owned()));
+            }
             (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(request)) => {
                 let answer = raft.handle_transfer_leader(request).await;
                 PeerMessage::TransferResponse(answer.map_err(|error| self.call_failed(error))?)
@@ -425,6 +509,12 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             (PeerCallKind::LeaderGone, PeerMessage::GoneQuestion(question)) => {
                 PeerMessage::GoneAnswer(self.inner.gone.answer(question).await)
             }
+            (PeerCallKind::Fetch, PeerMessage::FetchRequest(request)) => {
+                let (view, committed) = (self.inner.view.clone(), self.inner.status.now().committed);
+                let answer = self.inner.runtime.blocking(move || serve_fetch(&view, committed, request));
+                PeerMessage::FetchAnswer(answer.await)
+            }
+            (PeerCallKind::Vitals, PeerMessage::VitalsRequest) => PeerMessage::VitalsAnswer(self.inner.vitals.answer()),
             (kind, _) => return Err(ServeError::Malformed(format!("body does not belong to a call of kind {kind:?}"))),
         };
         Ok(encode(answer))

@@ -42,6 +42,8 @@ impl Stopper {
             stopping.store(true, Ordering::Release);
             view.begin_close();
             acks.close();
+            // The core's own readers may be waiting for an entry to be mended.
+            view.shared.damages.close();
             if let Err(end) = raft.shutdown().await {
                 tracing::warn!(%end, "replication core did not end well");
             }

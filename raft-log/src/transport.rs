@@ -24,8 +24,12 @@ pub enum PeerCallKind {
     Snapshot = 5,
     /// A follower asks another voter whether it, too, sees that the leader's process is gone.
     LeaderGone = 6,
+    /// A replica whose copy of some committed entries is damaged asks for them.
+    Fetch = 7,
+    /// A replica asks another one for its health: fitness to lead, wall clock, digests.
+    Vitals = 8,
     /// A replica that may have lost what it had confirmed asks whether this one leads, or has lost something too.
-    VoteHold = 60,
+    VoteHold = 9,
 }
 
 impl PeerCallKind {
@@ -43,7 +47,9 @@ impl PeerCallKind {
             4 => Some(PeerCallKind::TransferLeader),
             5 => Some(PeerCallKind::Snapshot),
             6 => Some(PeerCallKind::LeaderGone),
-            60 => Some(PeerCallKind::VoteHold),
+            7 => Some(PeerCallKind::Fetch),
+            8 => Some(PeerCallKind::Vitals),
+            9 => Some(PeerCallKind::VoteHold),
             _ => None,
         }
     }

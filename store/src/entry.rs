@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use flotilla_message::{MessageRef, QueueOffset, StoredFrame, limits};
 
-use crate::{Command, SkipRange, StartPolicy, entry_levels};
+use crate::{Command, SkipRange, StartPolicy, entry_levels, entry_rare};
 
 /// The numbers of the entry format; `docs/formats/log-entry.md` draws it.
 pub(crate) mod layout {
@@ -34,6 +34,13 @@ pub(crate) mod layout {
     pub const DELIVER: u8 = 33;
     pub const ACK: u8 = 34;
     pub const CHANGE_INVISIBLE: u8 = 35;
+    pub const SET_OFFSET: u8 = 40;
+    pub const UPDATE_GROUP: u8 = 41;
+    pub const UPDATE_TOPIC: u8 = 42;
+    pub const REDELIVER: u8 = 43;
+    pub const RENEW: u8 = 44;
+    pub const DROP_TOPIC: u8 = 45;
+    pub const DEAD_LETTER: u8 = 46;
     pub const DELIVER_DUE: u8 = 48;
     pub const RECALL: u8 = 49;
     pub const END_TRANSACTION: u8 = 50;
@@ -156,13 +163,20 @@ pub fn command_bytes(command: &Command) -> usize {
         Command::Recall { topic, .. } => text(topic.as_str()) + 20,
         Command::EndTransaction { topic, .. } => text(topic.as_str()) + 13,
         Command::CheckTransactions { .. } => 16,
+        Command::SetOffset { .. }
+        | Command::UpdateGroup { .. }
+        | Command::UpdateTopic { .. }
+        | Command::Redeliver { .. }
+        | Command::Renew { .. }
+        | Command::DropTopic { .. }
+        | Command::DeadLetter { .. } => entry_rare::operand_bytes(command),
         Command::SetTopicLevel { name, .. } => text(name.as_str()) + 2,
         Command::AnsweredEarly { commands } => 4 + 4 * commands.len(),
     };
     layout::COMMAND_HEADER_BYTES + operands
 }
 
-fn text(text: &str) -> usize {
+pub(crate) fn text(text: &str) -> usize {
     2 + text.len()
 }
 
@@ -276,12 +290,19 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             out.put_u32_le(*checks_max);
             layout::CHECK_TRANSACTIONS
         }
+        Command::SetOffset { .. }
+        | Command::UpdateGroup { .. }
+        | Command::UpdateTopic { .. }
+        | Command::Redeliver { .. }
+        | Command::Renew { .. }
+        | Command::DropTopic { .. }
+        | Command::DeadLetter { .. } => entry_rare::put_operands(out, command),
         Command::SetTopicLevel { name, level } => entry_levels::put_set_topic_level(out, name.as_str(), *level),
         Command::AnsweredEarly { commands } => entry_levels::put_answered_early(out, commands),
     }
 }
 
-fn put_message(out: &mut BytesMut, message: MessageRef) {
+pub(crate) fn put_message(out: &mut BytesMut, message: MessageRef) {
     out.put_u64_le(message.index);
     out.put_u32_le(message.ordinal);
 }

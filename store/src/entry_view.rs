@@ -8,7 +8,7 @@ use flotilla_message::{
 use crate::entry::{crc_without, layout};
 use crate::entry_walk::{Frames, Operands, malformed, u32_at, u64_at};
 use crate::limits::COMMANDS_PER_ENTRY_MAX;
-use crate::{Command, SkipRange, StartPolicy, TopicLevel, entry_levels};
+use crate::{Command, SkipRange, StartPolicy, TopicLevel, entry_levels, entry_rare};
 
 /// Why a payload is not a log entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -122,6 +122,8 @@ pub(crate) enum CommandView<'a> {
         next_after_ms: u64,
         checks_max: u32,
     },
+    /// One of those that are too rare to be worth reading in place.
+    Rare(Command),
     SetTopicLevel {
         name: &'a str,
         level: TopicLevel,
@@ -198,7 +200,12 @@ impl<'a> EntryView<'a> {
 impl<'a> CommandView<'a> {
     /// Whether it lapses with its proposer's term.
     pub fn is_duty(&self) -> bool {
-        matches!(self, CommandView::DeliverDue { .. } | CommandView::CheckTransactions { .. })
+        matches!(
+            self,
+            CommandView::DeliverDue { .. }
+                | CommandView::CheckTransactions { .. }
+                | CommandView::Rare(Command::Renew { .. })
+        )
     }
 
     /// Reads the command at `start`, and answers its length.
@@ -322,7 +329,7 @@ impl<'a> CommandView<'a> {
             }),
             layout::SET_TOPIC_LEVEL => entry_levels::set_topic_level(operands),
             layout::ANSWERED_EARLY => entry_levels::answered_early(operands),
-            _ => Err(operands.wrong("command kind is unknown")),
+            rare => Ok(CommandView::Rare(entry_rare::parse(rare, operands)?)),
         }
     }
 
@@ -389,6 +396,7 @@ impl<'a> CommandView<'a> {
             CommandView::CheckTransactions { count, next_after_ms, checks_max } => {
                 Command::CheckTransactions { count: *count, next_after_ms: *next_after_ms, checks_max: *checks_max }
             }
+            CommandView::Rare(command) => command.clone(),
             CommandView::SetTopicLevel { name, level } => {
                 Command::SetTopicLevel { name: topic_of(name)?, level: *level }
             }

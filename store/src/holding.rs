@@ -92,9 +92,12 @@ impl State {
     /// Makes the slot of a message that stood outside until now. `None` if its queue is gone.
     pub fn enqueue(&mut self, message: MessageRef, held: &Held, changes: &mut Changes) -> Option<QueueOffset> {
         let name = self.topic_names.get(&held.topic_uid)?;
-        let queue = self.topics.get_mut(name)?.queues.get_mut(held.queue as usize)?;
+        let topic = self.topics.get_mut(name)?;
+        // Its queue may be gone, or be about to go.
+        let queue_id = if held.queue < topic.writable_queues { held.queue } else { held.queue % topic.writable_queues };
+        let queue = topic.queues.get_mut(queue_id as usize)?;
         let offset = queue.append(held.slot(message, self.log_time_ms), held.checksum);
-        changes.queues_grown.insert((name.clone(), QueueId(held.queue)));
+        changes.queues_grown.insert((name.clone(), QueueId(queue_id)));
         Some(QueueOffset(offset))
     }
 }

@@ -6,13 +6,11 @@ use bincode::{Decode, Encode};
 use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, TopicName};
 
 use crate::dedup::{DedupWindow, Seen};
-use crate::held_image;
-use crate::levels;
 use crate::index_file::IndexFileId;
 use crate::progress::{Attempt, InFlight, QueueProgress};
 use crate::queue::Queue;
-use crate::state::{Group, State, Topic};
-use crate::{Slot, StartPolicy};
+use crate::state::{Group, RetryPauses, State, Topic};
+use crate::{Slot, StartPolicy, held_image, levels, settings_image};
 
 /// The numbers of the envelope; `docs/formats/checkpoint-state.md` draws it.
 mod layout {
@@ -171,6 +169,7 @@ pub(crate) fn encode(state: &State, open_index: u64, index_files: Vec<IndexFileI
     let config = bincode::config::standard();
     let mut body = bincode::encode_to_vec(&image, config).expect("plain data encodes into memory without an error");
     held_image::encode(state, &mut body);
+    settings_image::encode(state, &mut body);
     levels::encode(state, &mut body);
     envelope(&body, 0)
 }
@@ -208,6 +207,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Restored, String> {
     let mut used = used;
     if version >= 2 {
         used += held_image::decode(&mut restored.state, &body[used..])?;
+    }
+    if version >= 3 {
+        used += settings_image::decode(&mut restored.state, &body[used..])?;
     }
     if version >= 4 {
         used += levels::decode(&mut restored.state, &body[used..])?;
@@ -261,7 +263,9 @@ fn state_of(image: Image) -> Result<Restored, String> {
                 uid: topic.uid,
                 message_type: MessageType::from_code(topic.message_type).ok_or("it has an unknown message type")?,
                 permission: Permission::from_code(topic.permission).ok_or("it has an unknown permission")?,
+                writable_queues: topic.queues.len() as u32,
                 queues: topic.queues.into_iter().map(queue_of).collect::<Result<_, _>>()?,
+                retired: BTreeMap::new(),
             },
         );
     }
@@ -278,6 +282,8 @@ fn state_of(image: Image) -> Result<Restored, String> {
                     StartImage::Last => StartPolicy::Last,
                     StartImage::TimestampMs(at_ms) => StartPolicy::TimestampMs(at_ms),
                 },
+                is_paused: false,
+                retry_pauses: RetryPauses::default(),
             },
         );
     }
@@ -350,6 +356,7 @@ fn progress_of(row: ProgressImage) -> QueueProgress {
                 seq: image.seq,
                 previous_seq: image.previous_seq,
                 invisible_until_ms: image.invisible_until_ms,
+                holder: 0,
                 slot: slot_of(&image.slot),
             };
             (image.offset, flight)

@@ -12,12 +12,14 @@
 //! An entry is built by [`EntryBuilder`], applied by [`StoreMachine`], and its effects are read
 //! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`.
 
+mod changing;
 mod command;
 mod dedup;
 mod deliveries;
 mod ended;
 mod entry;
 mod entry_levels;
+mod entry_rare;
 mod entry_view;
 mod entry_walk;
 mod error;
@@ -31,18 +33,21 @@ mod levels;
 pub mod limits;
 mod machine;
 mod observer;
+pub mod offline;
 mod outcome;
+mod positions;
 mod producing;
 mod progress;
 mod queue;
 mod reader;
+mod settings_image;
 mod shadow;
 mod shared;
 mod slot;
 mod state;
 mod timers;
 
-pub use command::{Command, SkipRange, StartPolicy};
+pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
 pub use entry::{EntryBuilder, command_bytes};
 pub use entry_levels::messages_answered_early;
 pub use entry_view::{Entry, MalformedEntry};
@@ -51,6 +56,8 @@ pub use levels::TopicLevel;
 pub use machine::{StoreMachine, open};
 pub use observer::{ApplyObserver, NoObserver};
 pub use outcome::{AckResult, Ending, Granted, HalfMessage, Holding, Outcome, ProducedSlot, Rejection};
-pub use reader::{AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, Progress, StateDigest, StoreReader, TopicInfo};
+pub use reader::{
+    AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, HeldDelivery, Progress, StateDigest, StoreReader, TopicInfo,
+};
 pub use shadow::Shadow;
 pub use slot::{FrameInError, Slot, frame_in};

@@ -71,6 +71,11 @@ impl Queue {
         Queue { min: 0, max: 0, hash: Hash128::new().finish(), runs: Vec::new(), open: Vec::new() }
     }
 
+    /// A queue without messages whose first one will have this offset.
+    pub fn beginning_at(offset: u64) -> Queue {
+        Queue { min: offset, max: offset, ..Queue::new() }
+    }
+
     /// A queue as a checkpoint has it; its runs are added by [`Queue::push_run`].
     pub fn restored(min: u64, max: u64, hash: u128, open: Vec<Slot>) -> Queue {
         Queue { min, max, hash, runs: Vec::new(), open }
@@ -120,6 +125,10 @@ impl Queue {
 
     /// Adds a range that an index file holds. Ranges come in order and leave no gap.
     pub fn push_run(&mut self, run: Run) -> Result<(), String> {
+        if run.end() <= self.min {
+            // Of an earlier queue of this number, which is gone.
+            return Ok(());
+        }
         let expected = self.runs.last().map_or(self.min, Run::end);
         if run.first_offset != expected || run.end() > self.open_first() {
             return Err(format!(

@@ -19,7 +19,7 @@ use crate::limits::{DEDUP_ENTRIES_MAX, DEDUP_WINDOW_MS};
 use crate::producing::{Batch, Sequence, Way, admit, sequence};
 use crate::shared::Shared;
 use crate::state::State;
-use crate::{Outcome, Rejection, StoreReader};
+use crate::{Command, Outcome, Rejection, StoreReader};
 
 /// One replica's view of the entries of its own reign that are not applied yet.
 pub struct Shadow {
@@ -217,7 +217,14 @@ impl Overlay {
                 | CommandView::Ack { .. }
                 | CommandView::ChangeInvisible { .. }
                 | CommandView::SetTopicLevel { .. }
-                | CommandView::AnsweredEarly { .. } => {
+                | CommandView::AnsweredEarly { .. }
+                | CommandView::Rare(
+                    Command::SetOffset { .. }
+                    | Command::UpdateGroup { .. }
+                    | Command::Redeliver { .. }
+                    | Command::Renew { .. }
+                    | Command::DeadLetter { .. },
+                ) => {
                     outcomes.push(None);
                     continue;
                 }

@@ -9,8 +9,8 @@ use flotilla_message::{AckLevel, MessageType};
 use flotilla_store::{Command, Outcome, Shadow, StartPolicy, TopicLevel, limits, messages_answered_early};
 use proptest::prelude::*;
 use support::{
-    Node, START_MS, create_group, create_topic, create_topic_of, deliver, end, entry, prepare, produce, produce_delayed,
-    topic,
+    Node, START_MS, create_group, create_topic, create_topic_of, deliver, end, entry, prepare, produce,
+    produce_delayed, topic,
 };
 
 const TOPICS: [&str; 4] = ["a", "b", "d", "x"];
@@ -142,7 +142,8 @@ fn behind_a_change_of_topics_nothing_is_sure_until_it_is_applied() {
 fn another_reign_forgets_what_this_one_appended() {
     let mut node = leader();
     let shadow = Shadow::new(&node.reader);
-    let (lost, kept) = (entry(node.now_ms, &[produce("a", 0, &["lost"])]), entry(node.now_ms, &[produce("a", 0, &["kept"])]));
+    let (lost, kept) =
+        (entry(node.now_ms, &[produce("a", 0, &["lost"])]), entry(node.now_ms, &[produce("a", 0, &["kept"])]));
     shadow.appended(node.index + 1, 1, lost);
     assert!(shadow.predict(node.index + 1).is_some());
     shadow.appended(node.index + 1, 2, kept.clone());

@@ -86,13 +86,8 @@ impl Pending {
 impl PendingEntry {
     /// An entry to be proposed in `term`, its commands in order.
     pub fn new(term: Term, replies: Vec<(AnswerWhen, ReplyTo)>) -> PendingEntry {
-        let pending = |(when, reply)| Pending {
-            when,
-            reply: Some(reply),
-            outcome: None,
-            is_applied: false,
-            watched: None,
-        };
+        let pending =
+            |(when, reply)| Pending { when, reply: Some(reply), outcome: None, is_applied: false, watched: None };
         let commands = Mutex::new(replies.into_iter().map(pending).collect());
         PendingEntry { term, index: AtomicU64::new(0), commands }
     }

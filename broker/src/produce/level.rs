@@ -76,8 +76,11 @@ mod tests {
 
     #[test]
     fn a_batch_asks_for_the_strongest_that_one_of_its_messages_asks_for() {
-        let batch =
-            [message(&[]), message(&[("FLOTILLA_ACK", "async"), ("FLOTILLA_FLUSH", "SYNC")]), message(&[("FLOTILLA_ACK", "sync")])];
+        let batch = [
+            message(&[]),
+            message(&[("FLOTILLA_ACK", "async"), ("FLOTILLA_FLUSH", "SYNC")]),
+            message(&[("FLOTILLA_ACK", "sync")]),
+        ];
         assert_eq!(asked_level(&batch), Ok((Some(AckLevel::Sync), Some(FlushLevel::Sync))));
         assert_eq!(asked_level(&batch[..1]), Ok((None, None)));
         let error = asked_level(&[message(&[("FLOTILLA_ACK", "all")])]).expect_err("no level");

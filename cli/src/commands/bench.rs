@@ -246,12 +246,9 @@ async fn measure(
         clients.push(Client::tonic(config.clone())?);
     }
     let topic = &arguments.topic;
-    let created = clients[0].admin().create_topic(&TopicSpec {
-        ack: Some(arguments.ack),
-        flush: Some(arguments.flush),
-        ..TopicSpec::new(topic.clone(), QUEUES)
-    });
-    let created = created.await;
+    let spec =
+        TopicSpec { ack: Some(arguments.ack), flush: Some(arguments.flush), ..TopicSpec::new(topic.clone(), QUEUES) };
+    let created = clients[0].admin().create_topic(&spec).await;
     created.map_err(|source| BenchError::Prepare { topic: topic.clone(), source })?;
 
     let from = runtime.now() + arguments.warmup;

@@ -224,13 +224,7 @@ impl AckTracker {
 }
 
 impl Inner {
-    fn wait(
-        &mut self,
-        id: EntryId,
-        when: AckWhen,
-        was_enough: bool,
-        reply: oneshot::Sender<Result<(), AckFailure>>,
-    ) {
+    fn wait(&mut self, id: EntryId, when: AckWhen, was_enough: bool, reply: oneshot::Sender<Result<(), AckFailure>>) {
         let failure = if self.is_closed {
             Some(AckFailure::Stopped)
         } else if self.waiting_count >= PENDING_ACKS_MAX {

@@ -11,8 +11,8 @@
 //! If all have lost something nobody knows more than their logs say: the longest one wins, and what none of them had on
 //! disk is gone. With some unreachable, waiting is all there is; an operator may start the group with what is left.
 
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use flotilla_runtime::{Runtime, Task};
@@ -59,7 +59,6 @@ pub(crate) struct VoteHold {
 pub(crate) struct Recovery {
     pub(crate) node: NodeId,
     pub(crate) runtime: Runtime,
-    pub(crate) raft: LogRaft,
     pub(crate) view: LogView,
     pub(crate) status: StatusWatch,
     pub(crate) transport: Arc<dyn Transport>,
@@ -120,7 +119,9 @@ impl VoteHold {
             let all_recover = answers.iter().all(|answer| answer.is_some_and(|answer| answer.recovers));
             all_rounds = if all_recover { all_rounds + 1 } else { 0 };
             if all_rounds >= ALL_ROUNDS {
-                tracing::warn!("every replica of the group went down with entries that were not on disk: all vote again");
+                tracing::warn!(
+                    "every replica of the group went down with entries that were not on disk: all vote again"
+                );
                 return self.end(&recovery, RELEASED).await;
             }
             recovery.runtime.sleep(ROUND_PAUSE).await;
@@ -133,7 +134,8 @@ impl VoteHold {
             return;
         }
         self.state.store(state, Ordering::Release);
-        recovery.raft.runtime_config().elect(true);
+        // Whether it campaigns is not settled by this alone.
+        recovery.view.shared.damages.wake();
     }
 }
 

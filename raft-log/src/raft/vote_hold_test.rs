@@ -25,8 +25,7 @@ struct Group {
 impl Group {
     async fn start(size: u64) -> Group {
         let disks = (1..=size).map(|node| (NodeId(node), CrashDisk::new(node))).collect();
-        let mut group =
-            Group { net: MemoryNet::default(), disks, running: BTreeMap::new(), runtime: Runtime::tokio() };
+        let mut group = Group { net: MemoryNet::default(), disks, running: BTreeMap::new(), runtime: Runtime::tokio() };
         for node in group.nodes() {
             group.start_node(node).await;
         }
@@ -121,7 +120,9 @@ async fn a_replica_that_forgot_what_it_confirmed_does_not_elect_who_never_had_it
     group.within("a leader", |group| group.leader().is_some()).await;
     group.within("the forgetful one to vote", |group| !group.running[&forgetful].0.is_recovering()).await;
     group.propose(6).await;
-    group.within("all to have all", |group| group.nodes().iter().all(|node| group.has(*node) == [1, 2, 3, 4, 5, 6])).await;
+    group
+        .within("all to have all", |group| group.nodes().iter().all(|node| group.has(*node) == [1, 2, 3, 4, 5, 6]))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -142,11 +143,12 @@ async fn when_all_went_down_all_vote_again() {
     group.start_node(nodes[2]).await;
     group.propose(4).await;
     group.within("nobody to hold its vote", |group| group.running.values().all(|(log, _)| !log.is_recovering())).await;
-    group.within("all to have the same", |group| {
-        let all: Vec<_> = group.nodes().iter().map(|node| group.has(*node)).collect();
-        all.iter().all(|has| *has == all[0] && has.last() == Some(&4))
-    })
-    .await;
+    group
+        .within("all to have the same", |group| {
+            let all: Vec<_> = group.nodes().iter().map(|node| group.has(*node)).collect();
+            all.iter().all(|has| *has == all[0] && has.last() == Some(&4))
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use flotilla_chaos::cluster::{index_text, role_text};
 use flotilla_client::{AdminClient, FromReplica};
-use flotilla_proto::admin::ClusterStatusReply;
+use flotilla_proto::admin::{ClusterStatusReply, Integrity};
 use serde::Serialize;
 
 use super::{print, while_doing};
@@ -42,6 +42,8 @@ struct StateView {
     raft_durability: String,
     in_sync: Vec<u64>,
     lost_messages: u64,
+    /// What is wrong with its copy of the log, its state or its clock; none: nothing that it knows of.
+    trouble: Vec<String>,
 }
 
 /// Told after the table, so that scripts see it in the exit code.
@@ -83,6 +85,7 @@ fn state_of(status: ClusterStatusReply) -> StateView {
         raft_durability: status.raft_durability,
         in_sync: status.in_sync,
         lost_messages: status.lost_messages,
+        trouble: status.integrity.as_ref().map(trouble_of).unwrap_or_default(),
     }
 }
 
@@ -99,7 +102,26 @@ fn note_of(state: &StateView) -> String {
     if state.lost_messages > 0 {
         notes.push(format!("async tail lost: {} messages", state.lost_messages));
     }
+    notes.extend(state.trouble.iter().cloned());
     notes.join("; ")
+}
+
+fn trouble_of(integrity: &Integrity) -> Vec<String> {
+    let mut trouble = Vec::new();
+    if integrity.damaged_segments > 0 {
+        let first = integrity.damaged_first.map(|first| format!(" from {first} on")).unwrap_or_default();
+        trouble.push(format!(
+            "{} entries in {} segments damaged{first}",
+            integrity.damaged_entries, integrity.damaged_segments
+        ));
+    }
+    if integrity.clock_off {
+        trouble.push("wall clock contradicted by most replicas".to_owned());
+    }
+    if !integrity.state_alarm.is_empty() {
+        trouble.push(integrity.state_alarm.clone());
+    }
+    trouble
 }
 
 fn table_of(replicas: &[ReplicaView]) -> String {
@@ -112,17 +134,7 @@ fn table_of(replicas: &[ReplicaView]) -> String {
                     [state.last_index, state.committed_index, state.applied_index].map(index_text);
                 let note = note_of(state);
                 let (group, node, term) = (state.group.clone(), state.node.to_string(), state.term.to_string());
-                table.row([
-                    group,
-                    node,
-                    address,
-                    state.role.to_owned(),
-                    term,
-                    last,
-                    committed,
-                    applied,
-                    note,
-                ]);
+                table.row([group, node, address, state.role.to_owned(), term, last, committed, applied, note]);
             }
             None => {
                 let dash = || "-".to_owned();

@@ -80,5 +80,9 @@ fn table_of(rows: &[LostRow]) -> String {
         let (queue, bytes) = (row.queue.to_string(), row.body_bytes.to_string());
         table.row([index, term, row.topic.clone(), queue, row.message_id.clone(), bytes]);
     }
-    if table.is_empty() { "no acknowledged message of this replica was overridden".to_owned() } else { table.to_string() }
+    if table.is_empty() {
+        "no acknowledged message of this replica was overridden".to_owned()
+    } else {
+        table.to_string()
+    }
 }
