@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use flotilla_message::limits;
-use flotilla_raft_log::{LogConfig, NodeId, RaftTiming};
+use flotilla_message::{AckLevel, FlushLevel, limits};
+use flotilla_raft_log::{FlushMode, LogConfig, NodeId, RaftTiming};
 use serde::{Deserialize, Serialize};
 
 /// Settings of one replica of a broker group. All have defaults; a key that is not known is refused.
@@ -65,6 +65,24 @@ pub struct BrokerConfig {
     pub scrub_bytes_per_s: u64,
     /// From the beginning of one such pass over everything to that of the next, ms, at the least. Default 24 hours.
     pub scrub_interval_ms: u64,
+
+    /// How many replicas have a message when its send is answered, in topics that do not say otherwise: `async` (the
+    /// leader), `majority`, or `sync` (every replica that keeps up, never fewer than a quorum nor two). Default `majority`.
+    pub ack_level: AckLevel,
+    /// Whether they have it on disk, `sync` or `async`, in topics that do not say otherwise. Default `sync`.
+    pub flush_level: FlushLevel,
+    /// When a replica confirms an entry: `fsync`, once it is on disk, or `os`, once the operating system has it, which
+    /// survives the process and not the machine. The same for all replicas of a group. Default `fsync`.
+    pub raft_durability: RaftDurability,
+    /// With `raft_durability = "os"`: a sync begins at most so long after an append, ms. Default 500; 1 to 60,000.
+    pub flush_interval_ms: u64,
+    /// With `raft_durability = "os"`: a sync begins once so many bytes wait for it. Default 4 MiB; 64 KiB to 1 GiB.
+    pub flush_bytes: u64,
+    /// A replica that lacks an entry for so long does not keep up: sends at level `sync` wait for it no more, until it has
+    /// caught up, ms. Default 1,000; 100 to 600,000.
+    pub in_sync_lag_ms_max: u64,
+    /// So does one that lacks more bytes. Default 256 MiB; at least 1 MiB.
+    pub in_sync_lag_bytes_max: u64,
 
     /// Largest body of a message, bytes. Default 4 MiB; 1 to 4 MiB.
     pub body_bytes_max: u64,
@@ -137,6 +155,26 @@ pub struct BrokerConfig {
     pub namesrv_heartbeat_ms: u64,
 }
 
+/// When a replica confirms an entry to the leader.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RaftDurability {
+    /// Once it is on disk.
+    #[default]
+    Fsync,
+    /// Once the operating system has it.
+    Os,
+}
+
+impl fmt::Display for RaftDurability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            RaftDurability::Fsync => "fsync",
+            RaftDurability::Os => "os",
+        })
+    }
+}
+
 /// One voter of the group, as this and all other replicas reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -173,6 +211,13 @@ impl Default for BrokerConfig {
             elect_on_peer_gone: true,
             scrub_bytes_per_s: 8 << 20,
             scrub_interval_ms: 24 * 3_600_000,
+            ack_level: AckLevel::default(),
+            flush_level: FlushLevel::default(),
+            raft_durability: RaftDurability::default(),
+            flush_interval_ms: 500,
+            flush_bytes: 4 << 20,
+            in_sync_lag_ms_max: 1_000,
+            in_sync_lag_bytes_max: 256 << 20,
             body_bytes_max: limits::BODY_BYTES_MAX as u64,
             auto_create_topics: false,
             auto_create_queues: 4,
@@ -262,6 +307,9 @@ impl BrokerConfig {
         self.check_addresses(&mut problems);
         self.check_replicas(&mut problems);
         self.check_numbers(&mut problems);
+        if self.ack_level == AckLevel::Sync && self.voters().len() < 2 {
+            problems.push("ack_level is \"sync\", which needs at least two replicas, there is 1".to_owned());
+        }
         for problem in self.log_config().problems() {
             // The log's own check repeats what is said above about names.
             if !problem.starts_with("cluster name") && !problem.starts_with("group name") && !problem.contains("voters")
@@ -424,6 +472,12 @@ impl BrokerConfig {
         log.slow_sync_ms = self.slow_sync_ms;
         log.scrub_bytes_per_s = self.scrub_bytes_per_s;
         log.scrub_interval_ms = self.scrub_interval_ms;
+        log.flush = match self.raft_durability {
+            RaftDurability::Fsync => FlushMode::Sync,
+            RaftDurability::Os => FlushMode::Async { interval_ms: self.flush_interval_ms, bytes: self.flush_bytes },
+        };
+        log.in_sync_lag_ms_max = self.in_sync_lag_ms_max;
+        log.in_sync_lag_bytes_max = self.in_sync_lag_bytes_max;
         log
     }
 }
@@ -545,6 +599,17 @@ mod tests {
             assert!(all.contains(part), "{part:?} is missing in:\n{all}");
         }
         assert_eq!(problems.len(), 14, "nothing is said twice:\n{all}");
+    }
+
+    #[test]
+    fn one_replica_refuses_to_promise_two_copies() {
+        let config = BrokerConfig { ack_level: AckLevel::Sync, ..BrokerConfig::default() };
+        let problems = config.validate().expect_err("impossible").0;
+        assert_eq!(problems, ["ack_level is \"sync\", which needs at least two replicas, there is 1"]);
+        BrokerConfig { ack_level: AckLevel::Sync, ..three() }.validate().expect("three can");
+        let config = BrokerConfig::from_toml("ack_level = \"async\"\nraft_durability = \"os\"").expect("words");
+        assert_eq!((config.ack_level, config.raft_durability), (AckLevel::Async, RaftDurability::Os));
+        assert!(matches!(config.log_config().flush, FlushMode::Async { interval_ms: 500, .. }));
     }
 
     #[test]

@@ -158,7 +158,7 @@ async fn a_namesrv_hears_of_every_change_at_once_and_of_the_end() {
     let client_address = broker.client_address().to_string();
     let admin = TonicConnector::new(runtime.clone()).admin(&client_address);
     let topic = flotilla_proto::admin::Topic { name: "orders".to_owned(), queue_count: 3, ..Default::default() };
-    let request = flotilla_proto::admin::CreateTopicRequest { topic: Some(topic) };
+    let request = flotilla_proto::admin::CreateTopicRequest { topic: Some(topic), ..Default::default() };
     admin.create_topic(flotilla_proto::client::CallOptions::within(LONG), request).await.expect("an answer");
     found("with the topic", |row| row.topics.iter().any(|topic| topic.name == "orders" && topic.queue_count == 3))
         .await;

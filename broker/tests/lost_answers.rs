@@ -196,7 +196,7 @@ impl Group {
             permission: 4,
             ..Default::default()
         };
-        let request = admin::CreateTopicRequest { topic: Some(topic) };
+        let request = admin::CreateTopicRequest { topic: Some(topic), ..Default::default() };
         let reply = admin.create_topic(group.context(Duration::from_secs(10)), request).await;
         assert_eq!(reply.status.expect("a status").code, 20000);
         group

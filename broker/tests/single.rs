@@ -204,6 +204,7 @@ async fn refusals_name_what_is_wrong_and_leave_nothing_behind() {
     assert_eq!(no_group.code, 40403);
     let topic = |name: &str, queue_count| flotilla_proto::admin::CreateTopicRequest {
         topic: Some(flotilla_proto::admin::Topic { name: name.to_owned(), queue_count, ..Default::default() }),
+        ..Default::default()
     };
     let create = |request| async {
         let reply = client.admin.create_topic(client.options(LONG), request).await.expect("an answer");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flotilla_message::{GroupName, MessageType, Permission, TopicName};
+use flotilla_message::{AckLevel, FlushLevel, GroupName, MessageType, Permission, TopicName};
 use flotilla_proto::client::{AdminCalls, CallError, CallOptions};
 use flotilla_proto::status::Code;
 use flotilla_proto::{admin, namesrv, v2};
@@ -53,12 +53,23 @@ pub struct TopicSpec {
     pub queue_count: u32,
     /// What clients may do with it.
     pub permission: Permission,
+    /// Level of its sends; `None`: as the group of brokers has it.
+    pub ack: Option<AckLevel>,
+    /// Whether copies are on disk by then; likewise.
+    pub flush: Option<FlushLevel>,
 }
 
 impl TopicSpec {
     /// A readable and writable topic for normal messages.
     pub fn new(name: TopicName, queue_count: u32) -> TopicSpec {
-        TopicSpec { name, message_type: MessageType::Normal, queue_count, permission: Permission::ReadWrite }
+        TopicSpec {
+            name,
+            message_type: MessageType::Normal,
+            queue_count,
+            permission: Permission::ReadWrite,
+            ack: None,
+            flush: None,
+        }
     }
 }
 
@@ -101,6 +112,12 @@ pub struct TopicDescription {
     pub topic: admin::Topic,
     /// Its queues.
     pub queues: Vec<admin::QueueBounds>,
+    /// Level of its sends in force: `async`, `majority` or `sync`.
+    pub ack: String,
+    /// Whether copies are on disk by then: `sync` or `async`.
+    pub flush: String,
+    /// It is not all as the group of brokers has it.
+    pub level_is_own: bool,
 }
 
 /// A group and how far it has come.
@@ -192,7 +209,9 @@ impl AdminClient {
             permission: i32::from(spec.permission.code()),
             ..admin::Topic::default()
         };
-        let request = admin::CreateTopicRequest { topic: Some(topic) };
+        let word = |level: Option<String>| level.unwrap_or_default();
+        let (ack, flush) = (spec.ack.map(|level| level.to_string()), spec.flush.map(|level| level.to_string()));
+        let request = admin::CreateTopicRequest { topic: Some(topic), ack: word(ack), flush: word(flush) };
         let reply = self.call(|calls, options| calls.create_topic(options, request.clone())).await;
         Ok(reply.map_err(error_of)?.existed)
     }
@@ -217,7 +236,13 @@ impl AdminClient {
         let request = admin::DescribeTopicRequest { name: name.to_string() };
         let reply =
             self.call(|calls, options| calls.describe_topic(options, request.clone())).await.map_err(error_of)?;
-        Ok(TopicDescription { topic: reply.topic.unwrap_or_default(), queues: reply.queues })
+        Ok(TopicDescription {
+            topic: reply.topic.unwrap_or_default(),
+            queues: reply.queues,
+            ack: reply.ack,
+            flush: reply.flush,
+            level_is_own: reply.level_is_own,
+        })
     }
 
     /// All topics, also those the broker made itself if asked for.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flotilla_message::{GroupName, TopicName};
+use flotilla_message::{AckLevel, FlushLevel, GroupName, TopicName};
 
 /// Where the cluster is, and how patient calls are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,11 +115,15 @@ pub struct ProducerConfig {
     pub in_flight_max: usize,
     /// Most bytes of bodies under way at once; further sends wait. Default 64 MiB; at least 4 MiB, at most 1 GiB.
     pub in_flight_bytes_max: usize,
+    /// Level that its messages ask for where they do not say; a topic that gives more gives more. Default: the topic's.
+    pub ack: Option<AckLevel>,
+    /// As `ack`, for copies on disk. Default: the topic's.
+    pub flush: Option<FlushLevel>,
 }
 
 impl Default for ProducerConfig {
     fn default() -> ProducerConfig {
-        ProducerConfig { in_flight_max: 1_024, in_flight_bytes_max: 64 << 20 }
+        ProducerConfig { in_flight_max: 1_024, in_flight_bytes_max: 64 << 20, ack: None, flush: None }
     }
 }
 

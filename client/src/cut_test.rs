@@ -30,8 +30,7 @@ fn a_consumer_goes_on_after_each_of_fifty_cuts() {
                 concurrency: 4,
                 ..PushConsumerConfig::new("g1".try_into().unwrap(), "t".try_into().unwrap())
             };
-            let consumer =
-                client(&runtime, &cluster).push_consumer(config, async |_| ConsumeResult::Success).unwrap();
+            let consumer = client(&runtime, &cluster).push_consumer(config, async |_| ConsumeResult::Success).unwrap();
             let mut tries = Vec::new();
             for cycle in 0..50 {
                 let before = cluster.heard("receive").len();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use flotilla_message::{MessageId, TopicName};
+use flotilla_message::{ACK_PROPERTY, AckLevel, FLUSH_PROPERTY, FlushLevel, MessageId, TopicName};
 
 /// A message to be sent. Only the topic and the body are needed.
 ///
@@ -71,6 +71,18 @@ impl OutgoingMessage {
     pub fn with_property(mut self, key: impl Into<String>, value: impl Into<String>) -> OutgoingMessage {
         self.properties.insert(key.into(), value.into());
         self
+    }
+
+    /// Asks for so many copies before the send is answered. A topic that gives more gives more all the same.
+    #[must_use]
+    pub fn with_ack(self, level: AckLevel) -> OutgoingMessage {
+        self.with_property(ACK_PROPERTY, level.to_string())
+    }
+
+    /// Asks for copies that are on disk, or not, before the send is answered; as [`OutgoingMessage::with_ack`].
+    #[must_use]
+    pub fn with_flush(self, level: FlushLevel) -> OutgoingMessage {
+        self.with_property(FLUSH_PROPERTY, level.to_string())
     }
 
     /// Sets a trace context that consumers get as it is.

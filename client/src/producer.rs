@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use flotilla_message::{Message, MessageId};
+use flotilla_message::{ACK_PROPERTY, FLUSH_PROPERTY, Message, MessageId};
 use flotilla_proto::client::CallError;
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, Coded};
@@ -134,7 +134,14 @@ impl Producer {
 
 impl Inner {
     /// Checks the message as the broker would, and gives it its id.
-    fn prepare(&self, outgoing: OutgoingMessage) -> Result<Prepared, SendError> {
+    fn prepare(&self, mut outgoing: OutgoingMessage) -> Result<Prepared, SendError> {
+        let mut ask = |key: &str, level: Option<String>| {
+            if let Some(level) = level {
+                outgoing.properties.entry(key.to_owned()).or_insert(level);
+            }
+        };
+        ask(ACK_PROPERTY, self.config.ack.map(|level| level.to_string()));
+        ask(FLUSH_PROPERTY, self.config.flush.map(|level| level.to_string()));
         let shared = &self.client.shared;
         let message_id = outgoing.id.clone().unwrap_or_else(|| shared.ids.next(&shared.runtime));
         let message: Message = wire::message_of(outgoing, message_id.clone(), shared.runtime.wall_ms());

@@ -8,6 +8,7 @@
 //!
 //! Nothing here knows sockets, logs or replication. `docs/formats/stored-message.md` draws the frame.
 
+mod ack_level;
 mod frame;
 mod frame_view;
 mod hash;
@@ -17,6 +18,7 @@ mod message_type;
 mod names;
 mod position;
 
+pub use ack_level::{ACK_PROPERTY, AckLevel, FLUSH_PROPERTY, FlushLevel, SendLevel};
 pub use frame::StoredFrame;
 pub use frame_view::{FrameError, FrameHead, FrameView};
 pub use hash::{Hash128, tag_hash};

@@ -18,19 +18,19 @@ use tempfile::TempDir;
 use crate::testing::{Ledger, MemoryNet};
 use crate::{FullReason, LogConfig, LogEntry, LogIndex, NodeId, OpenError, OsDisk, ProposeError, ReplicatedLog, Role};
 
-type Log = ReplicatedLog<usize>;
+pub(crate) type Log = ReplicatedLog<usize>;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Cluster {
-    dirs: BTreeMap<NodeId, TempDir>,
-    net: MemoryNet,
-    running: BTreeMap<NodeId, (Log, Ledger)>,
-    runtime: Runtime,
+pub(crate) struct Cluster {
+    pub(crate) dirs: BTreeMap<NodeId, TempDir>,
+    pub(crate) net: MemoryNet,
+    pub(crate) running: BTreeMap<NodeId, (Log, Ledger)>,
+    pub(crate) runtime: Runtime,
 }
 
 impl Cluster {
-    async fn start(size: u64) -> Cluster {
+    pub(crate) async fn start(size: u64) -> Cluster {
         let dirs = (1..=size).map(|node| (NodeId(node), tempfile::tempdir().unwrap())).collect();
         let runtime = Runtime::tokio();
         let mut cluster = Cluster { dirs, net: MemoryNet::default(), running: BTreeMap::new(), runtime };
@@ -40,22 +40,22 @@ impl Cluster {
         cluster
     }
 
-    fn nodes(&self) -> Vec<NodeId> {
+    pub(crate) fn nodes(&self) -> Vec<NodeId> {
         self.dirs.keys().copied().collect()
     }
 
-    fn config(&self, node: NodeId) -> LogConfig {
+    pub(crate) fn config(&self, node: NodeId) -> LogConfig {
         let mut config = LogConfig::new(self.dirs[&node].path(), "cluster", "group", node, self.nodes());
         config.segment_bytes = 64 * 1024;
         config.tail_cache_bytes = 32 * 1024;
         config
     }
 
-    async fn start_node(&mut self, node: NodeId) {
+    pub(crate) async fn start_node(&mut self, node: NodeId) {
         self.start_node_with(self.config(node)).await;
     }
 
-    async fn start_node_with(&mut self, config: LogConfig) {
+    pub(crate) async fn start_node_with(&mut self, config: LogConfig) {
         let node = config.node;
         let ledger = Ledger::default();
         let log = loop {
@@ -74,16 +74,16 @@ impl Cluster {
     }
 
     /// Drops a replica without a word.
-    fn kill(&mut self, node: NodeId) {
+    pub(crate) fn kill(&mut self, node: NodeId) {
         drop(self.net.leave(node));
         drop(self.running.remove(&node));
     }
 
-    async fn within<T>(&self, what: &str, future: impl Future<Output = T>) -> T {
+    pub(crate) async fn within<T>(&self, what: &str, future: impl Future<Output = T>) -> T {
         self.runtime.timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited too long for {what}"))
     }
 
-    async fn leader(&self) -> (NodeId, Log) {
+    pub(crate) async fn leader(&self) -> (NodeId, Log) {
         let find = async {
             loop {
                 for (node, (log, _)) in &self.running {
@@ -98,7 +98,7 @@ impl Cluster {
     }
 
     /// Proposes wherever the leader is until it is done.
-    async fn propose(&self, payload: Bytes) -> LogIndex {
+    pub(crate) async fn propose(&self, payload: Bytes) -> LogIndex {
         let attempt = async {
             loop {
                 let (_, log) = self.leader().await;
@@ -112,7 +112,7 @@ impl Cluster {
     }
 
     /// Waits until all running replicas have applied the same, and gives that back.
-    async fn settle(&self) -> Vec<(LogIndex, Bytes)> {
+    pub(crate) async fn settle(&self) -> Vec<(LogIndex, Bytes)> {
         let settled = async {
             loop {
                 let mut ledgers = self.running.values().map(|(_, ledger)| ledger.applied());
@@ -129,20 +129,20 @@ impl Cluster {
         self.within("equal replicas", settled).await
     }
 
-    fn log_of(&self, node: NodeId) -> Vec<LogEntry> {
+    pub(crate) fn log_of(&self, node: NodeId) -> Vec<LogEntry> {
         let (log, _) = &self.running[&node];
         let last = log.status().last.map_or(0, |last| last.0);
         (0..=last).filter_map(|index| log.read(LogIndex(index)).unwrap()).collect()
     }
 }
 
-fn payload(number: u32) -> Bytes {
+pub(crate) fn payload(number: u32) -> Bytes {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(1500, number as u8);
     bytes.into()
 }
 
-fn numbers(applied: &[(LogIndex, Bytes)]) -> Vec<u32> {
+pub(crate) fn numbers(applied: &[(LogIndex, Bytes)]) -> Vec<u32> {
     applied.iter().map(|(_, bytes)| u32::from_le_bytes(bytes[..4].try_into().unwrap())).collect()
 }
 

@@ -40,6 +40,11 @@ pub struct LogConfig {
     pub flush: FlushMode,
     /// A disk whose syncs take longer counts as slow in [`crate::LogStatus::disk`], milliseconds. Default 500.
     pub slow_sync_ms: u64,
+    /// A follower that lacks an entry for so long leaves the in-sync set, milliseconds; it comes back once it has caught up.
+    /// Default 1,000; 100 to 600,000.
+    pub in_sync_lag_ms_max: u64,
+    /// So does one that lacks more bytes. Default 256 MiB; at least 1 MiB.
+    pub in_sync_lag_bytes_max: u64,
     /// Campaign at once, instead of waiting for the lease to run out, when the leader's process is surely gone: its
     /// connection broke, its kernel refuses a new one, and enough other voters see the same to form a quorum. Default on.
     /// Off, this replica neither looks nor confirms what others see.
@@ -109,6 +114,8 @@ impl LogConfig {
             disk_free_percent_min: 0,
             flush: FlushMode::Sync,
             slow_sync_ms: 500,
+            in_sync_lag_ms_max: 1_000,
+            in_sync_lag_bytes_max: 256 << 20,
             elect_on_peer_gone: true,
             scrub_bytes_per_s: 8 << 20,
             scrub_interval_ms: 24 * 3_600_000,
@@ -158,6 +165,13 @@ impl LogConfig {
                 "data_bytes_max is {data_bytes_max}, at least three segments ({}) are needed",
                 3 * self.segment_bytes
             ));
+        }
+        if !(100..=600_000).contains(&self.in_sync_lag_ms_max) {
+            problems.push(format!("in_sync_lag_ms_max is {}, allowed are 100 to 600000", self.in_sync_lag_ms_max));
+        }
+        if self.in_sync_lag_bytes_max < 1 << 20 {
+            problems
+                .push(format!("in_sync_lag_bytes_max is {}, at least 1048576 is needed", self.in_sync_lag_bytes_max));
         }
         if self.disk_free_percent_min > 50 {
             problems.push(format!("disk_free_percent_min is {}, allowed are 0 to 50", self.disk_free_percent_min));

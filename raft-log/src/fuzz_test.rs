@@ -1,4 +1,5 @@
-//! Damaged bytes for every decoder of this crate: records, headers, slots, identities, checkpoints, members, peer messages.
+//! Damaged bytes for every decoder of this crate: records, headers, slots, identities, checkpoints, members, peer messages,
+//! lost tails, boot marks.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,10 +7,12 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use flotilla_fuzz::{Target, set_crc, set_last_crc};
 
+use crate::boot_mark;
 use crate::checkpoint_file::Checkpoint;
 use crate::identity::Identity;
 use crate::ids::EntryId;
-use crate::raft::{PeerMessage, decode, decode_membership, encode};
+use crate::lost_tail::{LostEntry, LostTail};
+use crate::raft::{DurableMark, HoldAnswer, PeerMessage, decode, decode_membership, encode};
 use crate::segment::{
     Check, Record, RecordKind, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Summary, encode_record, record_behind,
     scan_segment, walk_segment,
@@ -195,6 +198,37 @@ fn checkpoints_and_members_of_any_bytes_are_answered() {
         .run(|bytes| decode_membership(Bytes::copy_from_slice(bytes)).is_ok());
 }
 
+/// The header and the entries that stand behind it get right checksums.
+fn mend_lost_tail(bytes: &mut [u8]) {
+    set_crc(bytes, 48, 0..48);
+    let mut at = 52;
+    while at + 28 <= bytes.len() {
+        let len = u32::from_le_bytes(*bytes[at + 24..].first_chunk().expect("the length is there")) as usize;
+        let end = (at + 28).saturating_add(len);
+        set_crc(bytes, end, at..end);
+        at = end.saturating_add(4);
+    }
+}
+
+#[test]
+fn lost_tails_of_any_bytes_are_answered() {
+    let entry = |index, payload| LostEntry { index: LogIndex(index), term: Term(3), messages: 2, payload };
+    let entries = vec![entry(5, Bytes::from_static(b"payload")), entry(7, Bytes::new())];
+    let tail = LostTail { node: NodeId(1), messages: 4, entries };
+    let examples = vec![("two", tail.encode())];
+    let corpus = corpus("lost-tail");
+    Target { name: "lost tail", corpus: &corpus, examples, mend: mend_lost_tail }
+        .run(|bytes| LostTail::decode(Bytes::copy_from_slice(bytes)).is_ok());
+}
+
+#[test]
+fn boot_marks_of_any_bytes_are_answered() {
+    let examples = boot_mark::examples();
+    let corpus = corpus("boot-mark");
+    Target { name: "boot mark", corpus: &corpus, examples, mend: set_last_crc }
+        .run(|bytes| boot_mark::is_sound(Bytes::copy_from_slice(bytes)));
+}
+
 #[test]
 fn peer_messages_of_any_bytes_are_answered() {
     use openraft::EntryPayload;
@@ -209,13 +243,20 @@ fn peer_messages_of_any_bytes_are_answered() {
         prev_log_id: Some(id(4)),
         entries: vec![
             entry(5, EntryPayload::Blank),
-            entry(6, EntryPayload::Normal(Proposal(Bytes::from_static(b"payload")))),
+            entry(6, EntryPayload::Normal(Proposal::bare(Bytes::from_static(b"payload")))),
             entry(7, EntryPayload::Membership(crate::raft::Members::default())),
         ],
         leader_commit: Some(id(4)),
     };
     let vote = VoteRequest { vote: Vote::new(3, 2), last_log_id: Some(id(9)), leadership_transfer: false };
+    let mark = DurableMark { term: Term(2), index: LogIndex(7) };
+    let recovering = HoldAnswer { recovers: true, last: None };
+    let leading = HoldAnswer { recovers: false, last: Some(EntryId::new(2, 7)) };
     let examples = vec![
+        ("durable-mark", encode(PeerMessage::DurableMark(mark)).to_vec()),
+        ("hold-question", encode(PeerMessage::HoldQuestion).to_vec()),
+        ("hold-recovering", encode(PeerMessage::HoldAnswer(recovering)).to_vec()),
+        ("hold-leading", encode(PeerMessage::HoldAnswer(leading)).to_vec()),
         ("append", encode(PeerMessage::AppendRequest(append)).to_vec()),
         ("vote", encode(PeerMessage::VoteRequest(vote)).to_vec()),
         ("conflict", encode(PeerMessage::AppendResponse(Err(StreamAppendError::Conflict(id(3))))).to_vec()),

@@ -11,7 +11,11 @@
 //! [`flotilla_runtime::Runtime`], and the [`StateMachine`] that gives the log its meaning. Formats are drawn in
 //! `docs/formats/`: `segment.md`, `vote-and-marks.md`, `raft-checkpoint.md`, `peer-wire.md`.
 
+mod ack;
+#[cfg(test)]
+mod ack_cluster_test;
 mod background;
+mod boot_mark;
 mod checkpoint_file;
 mod checkpoint_store;
 #[cfg(test)]
@@ -41,6 +45,7 @@ pub mod limits;
 mod log_files;
 mod log_state;
 mod log_view;
+mod lost_tail;
 mod raft;
 mod recovery;
 mod recovery_report;
@@ -69,11 +74,13 @@ mod transport;
 mod vitals;
 mod vote_and_marks;
 
+pub use ack::{AckFailure, AckTicket, AckWatch, AckWhen, FollowerMarks, ReplicationStatus};
 pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, ReadError, ServeError, TransferError};
 pub use ids::{LogIndex, NodeId, Term};
 pub use integrity::{Integrity, ScrubProgress};
+pub use lost_tail::{LostEntry, LostTail, LostTailError, LostTailStatus};
 pub use recovery_report::{RecoveryPhase, RecoveryReport, SkippedCheckpoint, TornTail};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;

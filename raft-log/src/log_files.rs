@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use flotilla_runtime::{Instant, Task};
+use flotilla_runtime::{Instant, Runtime, Task};
 
 use crate::disk::{Disk, DiskFile};
 use crate::flusher::{Durable, FlushDone, FlushTarget};
@@ -90,6 +90,15 @@ impl LogFiles {
             None => files.prepare(),
         }
         files
+    }
+
+    /// When an append counts.
+    pub(crate) fn flush_mode(&self) -> FlushMode {
+        self.shared.flusher.mode()
+    }
+
+    pub(crate) fn runtime(&self) -> Runtime {
+        self.shared.runtime.clone()
     }
 
     /// A handle for readers.

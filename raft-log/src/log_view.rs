@@ -7,16 +7,18 @@ use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use flotilla_runtime::Runtime;
 
 use crate::background::Background;
+use crate::boot_mark::BootMark;
 use crate::failure::Failure;
 use crate::flusher::Flusher;
 use crate::ids::EntryId;
 use crate::log_state::{Found, LogState};
+use crate::raft::VoteHold;
 use crate::recovery_report::RecoveryReport;
 use crate::repair::Damages;
 use crate::room::Room;
 use crate::segment::{PartError, Record, SegmentPart};
 use crate::vote_and_marks::{SavedVote, TailFloor, VoteAndMarks};
-use crate::{DirLock, DiskFile, LogIndex, ReadError};
+use crate::{DirLock, DiskFile, FlushMode, LogIndex, ReadError};
 
 /// Cheap handle to an open log for readers.
 #[derive(Clone)]
@@ -34,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
     pub(crate) runtime: Runtime,
     pub(crate) damages: Damages,
+    pub(crate) boot: Mutex<BootMark>,
+    pub(crate) vote_hold: VoteHold,
     pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,
     pub(crate) recovery: Mutex<RecoveryReport>,
 }
@@ -213,9 +217,25 @@ impl LogView {
         self.shared.flusher.durable().last.map(|last| last.index)
     }
 
+    /// When an append counts.
+    pub(crate) fn flush_mode(&self) -> FlushMode {
+        self.shared.flusher.mode()
+    }
+
     /// Resolves once the log is durable up to `index`.
     pub(crate) async fn wait_durable(&self, index: LogIndex) -> io::Result<()> {
         self.shared.flusher.wait_durable(index).await
+    }
+
+    /// Whether this replica votes.
+    pub(crate) fn vote_hold(&self) -> &VoteHold {
+        &self.shared.vote_hold
+    }
+
+    /// What was lost with the machine is here again.
+    pub(crate) async fn recovered(&self) -> io::Result<()> {
+        let shared = self.shared.clone();
+        self.shared.runtime.blocking(move || shared.boot.lock().expect(POISON).recovered()).await
     }
 
     pub(crate) fn failure(&self) -> &Failure {
@@ -232,6 +252,14 @@ impl LogView {
         self.begin_close();
         self.shared.flusher.close().await;
         self.shared.background.idle().await;
+        if !self.vote_hold().holds() && self.shared.failure.check().is_ok() {
+            let shared = self.shared.clone();
+            let marked = self.shared.runtime.blocking(move || shared.boot.lock().expect(POISON).close()).await;
+            if let Err(error) = marked {
+                // Harmless: the next start takes this end for that of the machine.
+                tracing::warn!(%error, "log could not be marked as closed");
+            }
+        }
         drop(self.shared.lock.lock().expect(POISON).take());
     }
 }

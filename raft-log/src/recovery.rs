@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use flotilla_runtime::Runtime;
 
 use crate::background::Background;
+use crate::boot_mark::BootMark;
 use crate::checkpoint_file::parse_checkpoint_name;
 use crate::disk::Disk;
 use crate::failure::Failure;
@@ -22,6 +23,7 @@ use crate::ids::{EntryId, next_index};
 use crate::log_files::{LogFiles, PREPARED_FILE, Tail, first_header, name_segment, reserve_segment_file};
 use crate::log_state::LogState;
 use crate::log_view::Shared;
+use crate::raft::VoteHold;
 use crate::recovery_report::{PhaseWatch, RecoveryReport, Seen, TornTail};
 use crate::repair::{Damages, scan_around, scan_around_to};
 use crate::room::{Room, RoomLimits};
@@ -123,6 +125,7 @@ pub(crate) fn open_log(
         position: tail.position,
         prepared,
     };
+    let (boot, has_lost) = BootMark::open(disk.clone(), dir.clone(), config.flush)?;
     let state = LogState { segments: live, terms, purged, last, cache: TailCache::new(config.tail_cache_bytes) };
     tracing::info!(first = %state.start(), end = %state.end(), last = ?last, segments = state.segments.len(), "log recovered");
     let shared = Arc::new(Shared {
@@ -134,6 +137,8 @@ pub(crate) fn open_log(
         background: Background::default(),
         runtime: runtime.clone(),
         damages: Damages::default(),
+        boot: Mutex::new(boot),
+        vote_hold: VoteHold::new(has_lost),
         lock: Mutex::new(Some(lock)),
         recovery: Mutex::new(report),
     });

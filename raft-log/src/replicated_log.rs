@@ -11,15 +11,17 @@ use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, Lineari
 use openraft::{EmptyNode, Raft, ReadPolicy};
 use tokio::sync::mpsc;
 
+use crate::ack::{AckTicket, AckTracker, LagLimits, ReplicationStatus, TicketSlot};
 use crate::checkpoint_store::CheckpointStore;
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::ids::next_index;
 use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
+use crate::lost_tail::{LostTailStatus, TailKeeper};
 use crate::raft::{
-    GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, PeerMessage, Proposal, ReplyTo, TypeConfig, core_config,
-    decode, encode, serve_append,
+    GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, PeerMessage, Proposal, Recovery, ReplyTo, TypeConfig,
+    core_config, decode, encode, serve_append,
 };
 use crate::recovery::open_log;
 use crate::recovery_report::{PhaseWatch, Seen};
@@ -32,7 +34,7 @@ use crate::status_watch::StatusWatch;
 use crate::stopper::Stopper;
 use crate::vitals::{Rounds, Vitals, ask_vitals};
 use crate::{
-    Fitness, Integrity, LogConfig, LogIndex, LogStats, LogStatus, NodeId, OpenError, PeerCallKind, Probe,
+    Fitness, FlushMode, Integrity, LogConfig, LogIndex, LogStats, LogStatus, NodeId, OpenError, PeerCallKind, Probe,
     ProposalClass, ProposeError, ReadError, RecoveryReport, Role, ServeError, SlowSyncs, StateMachine, SyncHistogram,
     Term, TransferError, Transport,
 };
@@ -89,7 +91,10 @@ struct Inner {
     scrub: Scrub,
     _steward: Steward,
     _rounds: Task<()>,
+    acks: AckTracker,
+    keeper: TailKeeper,
     _gone_task: Option<Task<()>>,
+    _ack_tasks: Vec<Task<()>>,
 }
 
 impl<O: Send + 'static> Clone for ReplicatedLog<O> {
@@ -120,14 +125,15 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         if !problems.is_empty() {
             return Err(OpenError::Config(problems));
         }
-        let core_config = Arc::new(core_config(&config)?);
+        let mut core_config = core_config(&config)?;
         let failure = Failure::default();
-        let (files, machine, machine_gone, vitals, steward) = {
+        let (files, machine, machine_gone, keeper, vitals, steward) = {
             let (config, disk, runtime, failure) = (config.clone(), disk.clone(), runtime.clone(), failure.clone());
             let (work, transport) = (runtime.clone(), transport.clone());
             work.blocking(move || {
                 let files = open_log(&config, disk.clone(), &runtime, failure)?;
                 let view = files.view();
+                let keeper = TailKeeper::open(config.node, disk.clone(), config.dir.clone(), M::acknowledged_early);
                 let (checkpoints, newest) =
                     CheckpointStore::open(disk.clone(), config.dir.clone(), runtime.clone(), view.clone())?;
                 let from = newest.as_ref().map_or(LogIndex(0), |checkpoint| checkpoint.last.index.next());
@@ -137,14 +143,21 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 let steward = Steward::start(config.node, config.voters, view.clone(), disk, transport, &runtime);
                 let vitals = Arc::new(Vitals::new(view.clone(), runtime));
                 let (machine, machine_gone) = Machine::open(machine, view, checkpoints, newest, vitals.clone())?;
-                Ok::<_, OpenError>((files, machine, machine_gone, vitals, steward))
+                Ok::<_, OpenError>((files, machine, machine_gone, keeper, vitals, steward))
             })
             .await?
         };
         let view = files.view();
-        let network = NetworkFactory::new(transport.clone(), runtime.clone());
+        core_config.enable_elect = !view.vote_hold().holds();
+        let limits =
+            LagLimits { time: Duration::from_millis(config.in_sync_lag_ms_max), bytes: config.in_sync_lag_bytes_max };
+        let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
+        acks.enter(view.vote().map_or(Term(0), |vote| vote.term));
+        let matched_is_durable = config.flush == FlushMode::Sync;
+        let network = NetworkFactory::new(transport.clone(), runtime.clone(), acks.clone(), matched_is_durable);
+        let store = LogStore::new(files, acks.clone(), keeper.clone());
         let mut watch = PhaseWatch::start(&runtime);
-        let raft = Raft::new(config.node.0, core_config, network, LogStore::new(files), machine).await;
+        let raft = Raft::new(config.node.0, Arc::new(core_config), network, store, machine).await;
         let raft: LogRaft = match raft {
             Ok(raft) => raft,
             Err(fatal) => {
@@ -153,15 +166,27 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 return Err(OpenError::Core(fatal.to_string()));
             }
         };
+        let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), acks.clone(), machine_gone);
+        let mut ack_tasks = vec![runtime.spawn("lag-watch", acks.clone().watch_lag())];
+        if !matched_is_durable {
+            ack_tasks.push(runtime.spawn("durable-watch", watch_durable(acks.clone(), view.clone())));
+        }
         view.note_recovery(|report| {
             // The core has applied again what is known to be committed.
             let end = next_index(view.committed()).0;
             let from = report.checkpoint.map_or(0, |checkpoint| checkpoint.0 + 1);
             watch.over("reapply", Seen { entries: end.saturating_sub(from), ..Seen::default() }, report);
         });
-        let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), machine_gone);
         let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
         steward.set_status(status.clone());
+        let recovery = Recovery {
+            node: config.node,
+            runtime: runtime.clone(),
+            view: view.clone(),
+            status: status.clone(),
+            transport: transport.clone(),
+        };
+        ack_tasks.extend(view.vote_hold().recover(recovery));
         let guard =
             LeadGuard::start(view.clone(), vitals.clone(), raft.clone(), status.clone(), transport.clone(), &runtime);
         let rounds = Rounds {
@@ -203,7 +228,10 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             scrub,
             _steward: steward,
             _rounds: rounds.start(),
+            acks,
+            keeper,
             _gone_task: gone_task,
+            _ack_tasks: ack_tasks,
         };
         inner.found_group(&config).await?;
         Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
@@ -233,6 +261,18 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         payload: Bytes,
         term: Option<Term>,
     ) -> Result<Applied<O>, ProposeError> {
+        self.propose_with(class, payload, term, None).await
+    }
+
+    /// As [`ReplicatedLog::propose_as`]; `ticket` says who wants to be told earlier than at the commit, or later, of how far
+    /// the entry has come. What it was told stays true whatever this call comes to.
+    pub async fn propose_with(
+        &self,
+        class: ProposalClass,
+        payload: Bytes,
+        term: Option<Term>,
+        ticket: Option<AckTicket>,
+    ) -> Result<Applied<O>, ProposeError> {
         let inner = &*self.inner;
         if inner.failure.is_set() || inner.stopper.has_begun() {
             return Err(ProposeError::Stopped);
@@ -245,7 +285,8 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         }
         let _claim = inner.claim_room(payload.len(), class)?;
         let (reply_to, reply) = ReplyTo::pair();
-        let mut write = inner.raft.write(Proposal(payload)).responder(reply_to);
+        let slot = ticket.map_or_else(TicketSlot::default, TicketSlot::of);
+        let mut write = inner.raft.write(Proposal::new(payload, slot)).responder(reply_to);
         if let Some(term) = term {
             write = write.with_leader(openraft::vote::leader_id_std::CommittedLeaderId::new(term.0));
         }
@@ -376,6 +417,21 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         self.inner.fit_follower(lag_entries_max, silence_max).await
     }
 
+    /// How far each replica has come, as this leader sees it, and which of them keep up.
+    pub fn replication(&self) -> ReplicationStatus {
+        self.inner.acks.status()
+    }
+
+    /// Messages that this replica had acknowledged before they were committed, and that another leader overrode.
+    pub fn lost_tail(&self) -> LostTailStatus {
+        self.inner.keeper.status()
+    }
+
+    /// It may have lost entries that it had confirmed, when the machine went down, and does not vote until it has them again.
+    pub fn is_recovering(&self) -> bool {
+        self.inner.view.vote_hold().holds()
+    }
+
     /// How long this replica's syncs took since it was opened.
     pub fn sync_histogram(&self) -> SyncHistogram {
         self.inner.view.shared.flusher.sync_histogram()
@@ -438,7 +494,16 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     pub async fn serve_call(&self, kind: PeerCallKind, body: Bytes) -> Result<Bytes, ServeError> {
         let message = decode(body).map_err(|error| ServeError::Malformed(error.to_string()))?;
         let raft = &self.inner.raft;
+        let needs_vote = matches!(kind, PeerCallKind::Vote | PeerCallKind::PreVote | PeerCallKind::TransferLeader);
+        if needs_vote && self.inner.view.vote_hold().holds() {
+            // No answer is no vote.
+            return Err(ServeError::Failed("this replica recovers, until then without a vote".to_owned()));
+        }
         let answer = match (kind, message) {
+            (PeerCallKind::VoteHold, PeerMessage::HoldQuestion) => {
+                let view = &self.inner.view;
+                PeerMessage::HoldAnswer(view.vote_hold().answer(raft, view, &self.inner.runtime).await)
+            }
             (PeerCallKind::Heartbeat, PeerMessage::AppendRequest(request)) => {
                 self.inner.gone.heard_from(NodeId(request.vote.leader_id().voted_for));
                 let previous = request.prev_log_id;
@@ -487,7 +552,8 @@ impl<O: Send + 'static> ReplicatedLog<O> {
 
     /// Serves a peer's append stream until either side closes it. Dropping the task closes it too.
     pub fn serve_append(&self, requests: mpsc::Receiver<Bytes>, responses: mpsc::Sender<Bytes>) -> Task<()> {
-        serve_append(&self.inner.runtime, self.inner.raft.clone(), self.inner.gone.clone(), requests, responses)
+        let inner = &*self.inner;
+        serve_append(&inner.runtime, inner.raft.clone(), inner.view.clone(), inner.gone.clone(), requests, responses)
     }
 
     /// Resolves when the node must stop, with the reason: a failed write or sync, corruption, or a dead core.
@@ -525,6 +591,26 @@ impl<O: Send + 'static> ReplicatedLog<O> {
 fn proposal_of(records: Vec<Record>) -> Option<LogEntry> {
     let proposal = records.into_iter().find(|record| record.kind == RecordKind::Normal)?;
     Some(LogEntry { index: proposal.id.index, term: proposal.id.term, payload: proposal.payload })
+}
+
+/// Where appends count before they are on disk: tells the tracker when they are.
+async fn watch_durable(acks: AckTracker, view: LogView) {
+    while acks.appended_more().await {
+        let (_, last) = view.ends();
+        let Some(last) = last else { continue };
+        // Step by step: under load the end moves on faster than any sync.
+        while view.durable_index() < Some(last.index) {
+            let next = view.durable_index().map_or(LogIndex(0), LogIndex::next);
+            if view.wait_durable(next).await.is_err() {
+                return;
+            }
+            acks.synced_self(view.durable_index());
+            if view.ends().1 < Some(last) {
+                break;
+            }
+        }
+        acks.synced_self(view.durable_index());
+    }
 }
 
 /// A refusal that is sure: nothing was appended.

@@ -33,6 +33,15 @@ pub trait StateMachine: Send + 'static {
     /// The state as of the last applied entry.
     fn checkpoint(&self) -> Vec<u8>;
 
+    /// How many of the messages in a proposal were acknowledged to their senders before it was committed. If another leader
+    /// overrides it, the log keeps it aside instead of dropping it.
+    fn acknowledged_early(_payload: &[u8]) -> u64
+    where
+        Self: Sized,
+    {
+        0
+    }
+
     /// A hash over all that must be equal on every replica that has applied the same entries, and the version of the way
     /// it is made: only digests of one version are compared, so a new release that hashes otherwise counts up. `None`: this
     /// machine does not compare. It is asked behind every few thousandth entry, while entries wait, so it must be cheap.

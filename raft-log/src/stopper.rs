@@ -7,6 +7,7 @@ use std::time::Duration;
 use flotilla_runtime::{Runtime, Task};
 use futures::channel::oneshot;
 
+use crate::ack::AckTracker;
 use crate::log_view::LogView;
 use crate::raft::LogRaft;
 
@@ -29,6 +30,7 @@ impl Stopper {
         runtime: &Runtime,
         raft: LogRaft,
         view: LogView,
+        acks: AckTracker,
         machine_gone: oneshot::Receiver<()>,
     ) -> Stopper {
         let (begin, begun) = oneshot::channel();
@@ -39,6 +41,7 @@ impl Stopper {
             let _ = begun.await;
             stopping.store(true, Ordering::Release);
             view.begin_close();
+            acks.close();
             // The core's own readers may be waiting for an entry to be mended.
             view.shared.damages.close();
             if let Err(end) = raft.shutdown().await {

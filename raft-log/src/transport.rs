@@ -28,6 +28,8 @@ pub enum PeerCallKind {
     Fetch = 7,
     /// A replica asks another one for its health: fitness to lead, wall clock, digests.
     Vitals = 8,
+    /// A replica that may have lost what it had confirmed asks whether this one leads, or has lost something too.
+    VoteHold = 9,
 }
 
 impl PeerCallKind {
@@ -47,6 +49,7 @@ impl PeerCallKind {
             6 => Some(PeerCallKind::LeaderGone),
             7 => Some(PeerCallKind::Fetch),
             8 => Some(PeerCallKind::Vitals),
+            9 => Some(PeerCallKind::VoteHold),
             _ => None,
         }
     }

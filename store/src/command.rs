@@ -1,5 +1,6 @@
 //! What can be asked of the state machine.
 
+use crate::TopicLevel;
 use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName};
 
 /// Where a group begins in a queue it meets for the first time.
@@ -154,6 +155,19 @@ pub enum Command {
         next_after_ms: u64,
         /// After so many checks a half message is parked.
         checks_max: u32,
+    },
+    /// Sets the level at which sends to a topic are answered.
+    SetTopicLevel {
+        /// Its name.
+        name: TopicName,
+        /// The level; what is `None` is as the group of brokers has it.
+        level: TopicLevel,
+    },
+    /// Notes which commands of this entry, by number, were answered before the entry was committed: if another leader
+    /// overrides it, what they stored is lost although its senders were told otherwise. Changes nothing.
+    AnsweredEarly {
+        /// The numbers, from 0.
+        commands: Vec<u32>,
     },
     /// Fixes where a group stands in every queue of a topic that it has not met yet, by its
     /// [`StartPolicy`] and the queue bounds at this very place of the log. Queues it has met are

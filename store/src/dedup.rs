@@ -94,13 +94,18 @@ impl DedupWindow {
     }
 
     pub fn find(&self, key: u128) -> Option<&Seen> {
+        self.place_of(key).map(|(_, seen)| seen)
+    }
+
+    /// As [`DedupWindow::find`], with the serial number.
+    pub fn place_of(&self, key: u128) -> Option<(u64, &Seen)> {
         let mask = self.table.len() - 1;
         let mut at = key as usize & mask;
         loop {
             let serial = self.table[at].checked_sub(1)?;
             let seen = self.at_serial(serial);
             if seen.key == key {
-                return Some(seen);
+                return Some((serial, seen));
             }
             at = (at + 1) & mask;
         }

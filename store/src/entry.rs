@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use flotilla_message::{MessageRef, QueueOffset, StoredFrame, limits};
 
-use crate::{Command, SkipRange, StartPolicy, entry_rare};
+use crate::{Command, SkipRange, StartPolicy, entry_levels, entry_rare};
 
 /// The numbers of the entry format; `docs/formats/log-entry.md` draws it.
 pub(crate) mod layout {
@@ -45,6 +45,9 @@ pub(crate) mod layout {
     pub const RECALL: u8 = 49;
     pub const END_TRANSACTION: u8 = 50;
     pub const CHECK_TRANSACTIONS: u8 = 51;
+
+    pub const SET_TOPIC_LEVEL: u8 = 60;
+    pub const ANSWERED_EARLY: u8 = 61;
 
     pub const START_FIRST: u8 = 0;
     pub const START_LAST: u8 = 1;
@@ -167,6 +170,8 @@ pub fn command_bytes(command: &Command) -> usize {
         | Command::Renew { .. }
         | Command::DropTopic { .. }
         | Command::DeadLetter { .. } => entry_rare::operand_bytes(command),
+        Command::SetTopicLevel { name, .. } => text(name.as_str()) + 2,
+        Command::AnsweredEarly { commands } => 4 + 4 * commands.len(),
     };
     layout::COMMAND_HEADER_BYTES + operands
 }
@@ -292,6 +297,8 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
         | Command::Renew { .. }
         | Command::DropTopic { .. }
         | Command::DeadLetter { .. } => entry_rare::put_operands(out, command),
+        Command::SetTopicLevel { name, level } => entry_levels::put_set_topic_level(out, name.as_str(), *level),
+        Command::AnsweredEarly { commands } => entry_levels::put_answered_early(out, commands),
     }
 }
 

@@ -8,7 +8,7 @@ use flotilla_message::{
 use crate::entry::{crc_without, layout};
 use crate::entry_walk::{Frames, Operands, malformed, u32_at, u64_at};
 use crate::limits::COMMANDS_PER_ENTRY_MAX;
-use crate::{Command, SkipRange, StartPolicy, entry_rare};
+use crate::{Command, SkipRange, StartPolicy, TopicLevel, entry_levels, entry_rare};
 
 /// Why a payload is not a log entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -124,6 +124,13 @@ pub(crate) enum CommandView<'a> {
     },
     /// One of those that are too rare to be worth reading in place.
     Rare(Command),
+    SetTopicLevel {
+        name: &'a str,
+        level: TopicLevel,
+    },
+    AnsweredEarly {
+        commands: Vec<u32>,
+    },
 }
 
 /// The operands of a `Deliver`.
@@ -320,6 +327,8 @@ impl<'a> CommandView<'a> {
                 next_after_ms: operands.u64()?,
                 checks_max: operands.u32()?,
             }),
+            layout::SET_TOPIC_LEVEL => entry_levels::set_topic_level(operands),
+            layout::ANSWERED_EARLY => entry_levels::answered_early(operands),
             rare => Ok(CommandView::Rare(entry_rare::parse(rare, operands)?)),
         }
     }
@@ -388,6 +397,10 @@ impl<'a> CommandView<'a> {
                 Command::CheckTransactions { count: *count, next_after_ms: *next_after_ms, checks_max: *checks_max }
             }
             CommandView::Rare(command) => command.clone(),
+            CommandView::SetTopicLevel { name, level } => {
+                Command::SetTopicLevel { name: topic_of(name)?, level: *level }
+            }
+            CommandView::AnsweredEarly { commands } => Command::AnsweredEarly { commands: commands.clone() },
         })
     }
 }

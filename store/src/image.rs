@@ -10,12 +10,12 @@ use crate::index_file::IndexFileId;
 use crate::progress::{Attempt, InFlight, QueueProgress};
 use crate::queue::Queue;
 use crate::state::{Group, RetryPauses, State, Topic};
-use crate::{Slot, StartPolicy, held_image, settings_image};
+use crate::{Slot, StartPolicy, held_image, levels, settings_image};
 
 /// The numbers of the envelope; `docs/formats/checkpoint-state.md` draws it.
 mod layout {
     pub const MAGIC: [u8; 4] = *b"FLSC";
-    pub const VERSION: u16 = 3;
+    pub const VERSION: u16 = 4;
     /// The oldest version that is read: without what stands outside of queues.
     pub const VERSION_MIN: u16 = 1;
     pub const VERSION_AT: usize = 4;
@@ -170,6 +170,7 @@ pub(crate) fn encode(state: &State, open_index: u64, index_files: Vec<IndexFileI
     let mut body = bincode::encode_to_vec(&image, config).expect("plain data encodes into memory without an error");
     held_image::encode(state, &mut body);
     settings_image::encode(state, &mut body);
+    levels::encode(state, &mut body);
     envelope(&body, 0)
 }
 
@@ -209,6 +210,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Restored, String> {
     }
     if version >= 3 {
         used += settings_image::decode(&mut restored.state, &body[used..])?;
+    }
+    if version >= 4 {
+        used += levels::decode(&mut restored.state, &body[used..])?;
     }
     if used != body.len() {
         return Err(format!("its body has {} bytes, {used} of them are used", body.len()));

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use flotilla_raft_log::{Disk, LogIndex, RestoreError, StateMachine, Term};
 
+use crate::entry_levels::messages_answered_early;
 use crate::entry_view::{CommandView, EntryView};
 use crate::image;
 use crate::index_file::{IndexFile, IndexFileBuilder, IndexFileId};
 use crate::observer::ApplyObserver;
+use crate::producing::Batch;
 use crate::queue::Run;
 use crate::shared::Shared;
 use crate::state::{Changes, Refusal, State};
@@ -19,7 +21,7 @@ use crate::{Command, Outcome, Rejection, StoreError, StoreReader};
 
 /// Counts up when [`StoreReader::digest`] of the same state becomes another one: replicas of two releases must not take one
 /// another for wrong.
-const DIGEST_VERSION: u32 = 1;
+const DIGEST_VERSION: u32 = 2;
 /// Added to the name of an index file that was found damaged.
 pub(crate) const DAMAGED_ENDING: &str = ".damaged";
 
@@ -227,6 +229,10 @@ impl StateMachine for StoreMachine {
         self.apply_entry(index.0, term.0, &payload)
     }
 
+    fn acknowledged_early(payload: &[u8]) -> u64 {
+        messages_answered_early(payload)
+    }
+
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()> {
         if let Some(reason) = &self.failure {
             return Err(io::Error::other(reason.clone()));
@@ -274,10 +280,12 @@ fn apply_command(
         }
         CommandView::DeleteGroup { name } => Ok(state.delete_group(name, changes)?),
         CommandView::Produce { topic, queue, frames } => {
-            state.produce((index, payload), topic, *queue, frames, None, changes)
+            let batch = Batch { index, payload, topic, queue: *queue, frames, check_after_ms: None };
+            state.produce(&batch, changes)
         }
         CommandView::Prepare { topic, queue, check_after_ms, frames } => {
-            state.produce((index, payload), topic, *queue, frames, Some(*check_after_ms), changes)
+            let batch = Batch { index, payload, topic, queue: *queue, frames, check_after_ms: Some(*check_after_ms) };
+            state.produce(&batch, changes)
         }
         CommandView::Touch { group, topic } => state.touch(group, topic),
         CommandView::Deliver(deliver) => state.deliver(deliver, changes),
@@ -285,6 +293,8 @@ fn apply_command(
         CommandView::ChangeInvisible { group, topic, queue, offset, seq, invisible_until_ms } => {
             state.change_invisible((group, topic), *queue, *offset, *seq, *invisible_until_ms, changes)
         }
+        CommandView::SetTopicLevel { name, level } => Ok(state.set_topic_level(name, *level, changes)?),
+        CommandView::AnsweredEarly { .. } => Ok(Outcome::Noted),
         CommandView::DeliverDue { until_ms, count } => Ok(state.deliver_due(*until_ms, *count, changes)),
         CommandView::Recall { topic, due_ms, message } => Ok(state.recall(topic, *due_ms, *message)?),
         CommandView::EndTransaction { topic, message, commit } => {

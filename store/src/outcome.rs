@@ -102,6 +102,10 @@ pub enum Outcome {
     },
     /// The message is a dead letter now.
     DeadLettered,
+    /// The topic's sends are answered at the level asked for, from now on.
+    TopicLevelSet,
+    /// Nothing was to be done.
+    Noted,
     /// Nothing was done.
     Rejected(Rejection),
 }

@@ -1,19 +1,23 @@
 //! What `Produce` and `Prepare` do: assign offsets, or keep what is delayed or half, and find repeated
-//! sends.
+//! sends. The leader runs the same code ahead of its applied state ([`crate::Shadow`]).
 
-use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset};
+use std::collections::BTreeMap;
 
-use crate::dedup::{Seen, dedup_key};
+use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, TopicName};
+
+use crate::dedup::{DedupWindow, Seen, dedup_key};
 use crate::entry_view::FramePlace;
-use crate::halves::Half;
+use crate::halves::{Half, Halves};
 use crate::held::Held;
 use crate::limits::{DELAYED_MAX, HALVES_MAX};
+use crate::queue::Queue;
 use crate::state::{Changes, Refusal, State, Topic};
+use crate::timers::Timers;
 use crate::{Holding, Outcome, ProducedSlot, Rejection};
 
 /// Where the messages of a batch go.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+pub(crate) enum Way {
     /// Into their queue.
     Queue,
     /// Among the delayed ones.
@@ -22,88 +26,154 @@ enum Way {
     Half { check_after_ms: u64 },
 }
 
+/// A batch of an entry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch<'a> {
+    /// The entry.
+    pub index: u64,
+    pub payload: &'a [u8],
+    pub topic: &'a str,
+    pub queue: QueueId,
+    pub frames: &'a [FramePlace],
+    /// There for a `Prepare`.
+    pub check_after_ms: Option<u64>,
+}
+
+/// What gives messages their places: the state, or what it will be.
+pub(crate) trait Sequence {
+    /// An earlier send of the same message, if the window holds it.
+    fn known(&self, key: u128) -> Option<Seen>;
+    /// Puts a message where it goes, and answers its mark ([`Seen::mark`]).
+    fn place(&mut self, way: Way, message: MessageRef, place: &FramePlace) -> u64;
+    /// Takes a send into the window.
+    fn remember(&mut self, seen: Seen);
+}
+
+/// Whether a batch is taken, and where its messages go. `delayed` and `halves` wait already.
+pub(crate) fn admit<'t>(
+    topics: &'t BTreeMap<TopicName, Topic>,
+    batch: &Batch<'_>,
+    delayed: usize,
+    halves: usize,
+) -> Result<(&'t TopicName, &'t Topic, Way), Rejection> {
+    let (name, topic) = topics.get_key_value(batch.topic).ok_or(Rejection::TopicNotFound)?;
+    topic.queue(batch.queue)?;
+    if !topic.permission.is_writable() {
+        return Err(Rejection::TopicNotWritable);
+    }
+    let misfit = batch.frames.iter().find(|place| place.head.message_type() != topic.message_type);
+    if let Some(place) = misfit {
+        return Err(Rejection::MessageTypeConflict {
+            topic: name.clone(),
+            topic_type: topic.message_type,
+            message_type: place.head.message_type(),
+        });
+    }
+    let count = batch.frames.len();
+    let way = match (topic.message_type, batch.check_after_ms) {
+        (MessageType::Transaction, Some(_)) if halves + count > HALVES_MAX => return Err(Rejection::TooManyHalves),
+        (MessageType::Transaction, Some(check_after_ms)) => Way::Half { check_after_ms },
+        (MessageType::Transaction, None) => return Err(Rejection::NotPrepared),
+        (_, Some(_)) => return Err(Rejection::NoTransactions { topic_type: topic.message_type }),
+        (MessageType::Delay, None) if delayed + count > DELAYED_MAX => return Err(Rejection::TooManyDelayed),
+        (MessageType::Delay, None) => Way::Delayed,
+        (MessageType::Normal | MessageType::Fifo, None) => Way::Queue,
+    };
+    Ok((name, topic, way))
+}
+
+/// Gives each message of an admitted batch its place, or finds that it has one.
+pub(crate) fn sequence(
+    to: &mut impl Sequence,
+    batch: &Batch<'_>,
+    topic_uid: u64,
+    way: Way,
+    log_time_ms: u64,
+) -> Vec<ProducedSlot> {
+    let mut offsets = Vec::with_capacity(batch.frames.len());
+    for place in batch.frames {
+        let frame = &batch.payload[place.position as usize..];
+        let key = dedup_key(topic_uid, place.head.id_in(frame));
+        if let Some(known) = to.known(key) {
+            offsets.push(known.produced(way));
+            continue;
+        }
+        let message = MessageRef { index: batch.index, ordinal: place.ordinal };
+        let mark = to.place(way, message, place);
+        let seen = Seen { key, at_ms: log_time_ms, mark, message, queue: batch.queue };
+        offsets.push(ProducedSlot { duplicate: false, ..seen.produced(way) });
+        to.remember(seen);
+    }
+    offsets
+}
+
+/// The parts of the state that a batch changes.
+struct Applying<'s> {
+    uid: u64,
+    queue_id: QueueId,
+    log_time_ms: u64,
+    queue: &'s mut Queue,
+    dedup: &'s mut DedupWindow,
+    timers: &'s mut Timers,
+    halves: &'s mut Halves,
+    changes: &'s mut Changes,
+}
+
+impl Sequence for Applying<'_> {
+    fn known(&self, key: u128) -> Option<Seen> {
+        self.dedup.find(key).copied()
+    }
+
+    fn place(&mut self, way: Way, message: MessageRef, place: &FramePlace) -> u64 {
+        let held = Held::of(place, self.uid, self.queue_id.0);
+        match way {
+            Way::Queue => self.queue.append(held.slot(message, self.log_time_ms), held.checksum),
+            Way::Delayed => {
+                // When, not whether: what is due already waits for the leader's next word as well.
+                let due_ms = place.head.delivery_at_ms().unwrap_or(0);
+                self.changes.timers |= self.timers.insert(due_ms, message, held);
+                due_ms
+            }
+            Way::Half { check_after_ms } => {
+                let prepared_at_ms = self.log_time_ms;
+                let check_at_ms = Some(prepared_at_ms.saturating_add(check_after_ms));
+                let half = Half { held, checks: 0, check_at_ms, prepared_at_ms };
+                self.changes.timers |= self.halves.put(message, half);
+                0
+            }
+        }
+    }
+
+    fn remember(&mut self, seen: Seen) {
+        self.dedup.insert(seen);
+    }
+}
+
 impl State {
-    /// `place` is the entry's log index and its payload; `check_after_ms` is there for a `Prepare`.
-    pub fn produce(
-        &mut self,
-        place: (u64, &[u8]),
-        topic_name: &str,
-        queue_id: QueueId,
-        frames: &[FramePlace],
-        check_after_ms: Option<u64>,
-        changes: &mut Changes,
-    ) -> Result<Outcome, Refusal> {
-        let (index, payload) = place;
-        let Some((name, topic)) = self.topics.get_key_value(topic_name) else {
-            return Err(Rejection::TopicNotFound.into());
-        };
-        topic.queue(queue_id)?;
-        if !topic.permission.is_writable() {
-            return Err(Rejection::TopicNotWritable.into());
-        }
-        let misfit = frames.iter().find(|place| place.head.message_type() != topic.message_type);
-        if let Some(place) = misfit {
-            return Err(Refusal::Rejected(Rejection::MessageTypeConflict {
-                topic: name.clone(),
-                topic_type: topic.message_type,
-                message_type: place.head.message_type(),
-            }));
-        }
-        let way = self.way(topic, frames.len(), check_after_ms)?;
+    pub fn produce(&mut self, batch: &Batch<'_>, changes: &mut Changes) -> Result<Outcome, Refusal> {
+        let (name, topic, way) = admit(&self.topics, batch, self.timers.len(), self.halves.len())?;
         let (name, uid) = (name.clone(), topic.uid);
+        let queue_id = batch.queue;
         let Some(queue) = self.topics.get_mut(&name).and_then(|topic| topic.queues.get_mut(queue_id.0 as usize)) else {
             unreachable!("topic and queue were found above");
         };
 
         self.dedup.expire(self.log_time_ms);
-        let mut offsets = Vec::with_capacity(frames.len());
-        for place in frames {
-            let frame = &payload[place.position as usize..];
-            let key = dedup_key(uid, place.head.id_in(frame));
-            if let Some(known) = self.dedup.find(key) {
-                offsets.push(known.produced(way));
-                continue;
-            }
-            let message = MessageRef { index, ordinal: place.ordinal };
-            let held = Held::of(place, uid, queue_id.0);
-            let mark = match way {
-                Way::Queue => queue.append(held.slot(message, self.log_time_ms), held.checksum),
-                Way::Delayed => {
-                    // When, not whether: what is due already waits for the leader's next word as well.
-                    let due_ms = place.head.delivery_at_ms().unwrap_or(0);
-                    changes.timers |= self.timers.insert(due_ms, message, held);
-                    due_ms
-                }
-                Way::Half { check_after_ms } => {
-                    let prepared_at_ms = self.log_time_ms;
-                    let check_at_ms = Some(prepared_at_ms.saturating_add(check_after_ms));
-                    let half = Half { held, checks: 0, check_at_ms, prepared_at_ms };
-                    changes.timers |= self.halves.put(message, half);
-                    0
-                }
-            };
-            let seen = Seen { key, at_ms: self.log_time_ms, mark, message, queue: queue_id };
-            offsets.push(ProducedSlot { duplicate: false, ..seen.produced(way) });
-            self.dedup.insert(seen);
-        }
+        let mut applying = Applying {
+            uid,
+            queue_id,
+            log_time_ms: self.log_time_ms,
+            queue,
+            dedup: &mut self.dedup,
+            timers: &mut self.timers,
+            halves: &mut self.halves,
+            changes,
+        };
+        let offsets = sequence(&mut applying, batch, uid, way, self.log_time_ms);
         if matches!(way, Way::Queue) && offsets.iter().any(|slot| !slot.duplicate) {
             changes.queues_grown.insert((name, queue_id));
         }
         Ok(Outcome::Produced { queue: queue_id, offsets })
-    }
-
-    fn way(&self, topic: &Topic, count: usize, check_after_ms: Option<u64>) -> Result<Way, Rejection> {
-        match (topic.message_type, check_after_ms) {
-            (MessageType::Transaction, Some(_)) if self.halves.len() + count > HALVES_MAX => {
-                Err(Rejection::TooManyHalves)
-            }
-            (MessageType::Transaction, Some(check_after_ms)) => Ok(Way::Half { check_after_ms }),
-            (MessageType::Transaction, None) => Err(Rejection::NotPrepared),
-            (_, Some(_)) => Err(Rejection::NoTransactions { topic_type: topic.message_type }),
-            (MessageType::Delay, None) if self.timers.len() + count > DELAYED_MAX => Err(Rejection::TooManyDelayed),
-            (MessageType::Delay, None) => Ok(Way::Delayed),
-            (MessageType::Normal | MessageType::Fifo, None) => Ok(Way::Queue),
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::progress::{QueueProgress, attempt_key};
 use crate::queue::Queue;
 use crate::shared::Shared;
 use crate::state::{Group, State, Topic};
-use crate::{Granted, HalfMessage, Slot, StartPolicy, StoreError};
+use crate::{Granted, HalfMessage, Slot, StartPolicy, StoreError, TopicLevel};
 
 /// A topic's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct TopicInfo {
     pub writable_queues: u32,
     /// What may be done with it.
     pub permission: Permission,
+    /// The level of its sends, as far as it has one of its own.
+    pub level: TopicLevel,
 }
 
 /// A consumer group's settings.
@@ -144,16 +146,20 @@ impl StoreReader {
         StoreReader { shared }
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// A topic's settings.
     pub fn topic(&self, name: &TopicName) -> Option<TopicInfo> {
         let state = self.shared.read();
-        state.topics.get(name).map(|topic| topic_info(name, topic))
+        state.topics.get(name).map(|topic| topic_info(&state, name, topic))
     }
 
     /// All topics, by name.
     pub fn topics(&self) -> Vec<TopicInfo> {
         let state = self.shared.read();
-        state.topics.iter().map(|(name, topic)| topic_info(name, topic)).collect()
+        state.topics.iter().map(|(name, topic)| topic_info(&state, name, topic)).collect()
     }
 
     /// How many topics and groups there are.
@@ -434,7 +440,7 @@ fn rows<'a>(state: &'a State, group: &Group, topic: &Topic) -> impl Iterator<Ite
     state.progress.range(of_topic).map(|((_, _, queue), progress)| (QueueId(*queue), progress))
 }
 
-fn topic_info(name: &TopicName, topic: &Topic) -> TopicInfo {
+fn topic_info(state: &State, name: &TopicName, topic: &Topic) -> TopicInfo {
     TopicInfo {
         name: name.clone(),
         uid: topic.uid,
@@ -442,6 +448,7 @@ fn topic_info(name: &TopicName, topic: &Topic) -> TopicInfo {
         queue_count: topic.queues.len() as u32,
         writable_queues: topic.writable_queues,
         permission: topic.permission,
+        level: state.levels.of(topic.uid),
     }
 }
 

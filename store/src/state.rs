@@ -7,6 +7,7 @@ use flotilla_message::{GroupName, Hash128, MessageType, Permission, QueueId, Que
 use crate::dedup::DedupWindow;
 use crate::ended::EndedWindow;
 use crate::halves::Halves;
+use crate::levels::Levels;
 use crate::limits::{GROUPS_MAX, RETRY_PAUSE_MS_MAX, RETRY_PAUSES_MAX, TOPICS_MAX};
 use crate::progress::QueueProgress;
 use crate::queue::Queue;
@@ -82,6 +83,7 @@ pub(crate) struct State {
     pub timers: Timers,
     pub halves: Halves,
     pub ended: EndedWindow,
+    pub levels: Levels,
 }
 
 /// What an entry changed, for the observer.
@@ -162,6 +164,7 @@ impl State {
             timers: Timers::new(),
             halves: Halves::new(),
             ended: EndedWindow::new(),
+            levels: Levels::default(),
         }
     }
 
@@ -233,6 +236,7 @@ impl State {
         self.topic_names.remove(&topic.uid);
         self.timers.drop_topic(topic.uid);
         self.halves.drop_topic(topic.uid);
+        self.levels.forget(topic.uid);
         changes.catalog = true;
         // Whoever waits for its messages waits for nothing.
         changes.queues_grown.insert((name, QueueId(0)));
@@ -344,6 +348,7 @@ impl State {
             hash.write_u64(u64::from(*queue));
             progress.write_digest(&mut hash);
         }
+        self.levels.write_digest(&mut hash);
         hash.write_u64(self.dedup.first_serial());
         let parts = [
             (self.dedup.len(), self.dedup.hash()),

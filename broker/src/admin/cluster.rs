@@ -8,6 +8,7 @@ use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
 use flotilla_raft_log::{LogIndex, NodeId, Role, TransferError};
 
+use super::levels;
 use super::topics::topic_state;
 use crate::lead::hand_over::hand_over;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried, patience_ends};
@@ -45,7 +46,7 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
         peer_address: peer_of(node),
         voter: seen.members.contains(&NodeId(node)),
     });
-    admin::ClusterStatusReply {
+    let mut reply = admin::ClusterStatusReply {
         status: Some(ok()),
         cluster: config.cluster.clone(),
         group: config.group.clone(),
@@ -59,7 +60,10 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
         applied_index: number(seen.applied),
         members: members.collect(),
         integrity: Some(integrity(replica)),
-    }
+        ..Default::default()
+    };
+    levels::cluster(replica, &mut reply);
+    reply
 }
 
 fn integrity(replica: &Replica) -> admin::Integrity {

@@ -7,6 +7,7 @@ use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
 use flotilla_store::{Command, Outcome, Rejection, TopicInfo};
 
+use super::levels;
 use crate::consume::delivery::message_type;
 use crate::edge::query::permission;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
@@ -130,6 +131,10 @@ impl LeaderCall for CreateTopic {
             Ok(asked) => asked,
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
+        let level = match levels::asked(replica, request) {
+            Ok(level) => level,
+            Err(refusal) => return Tried::answer(refuse(refusal)),
+        };
         let command = Command::CreateTopic { name: name.clone(), message_type, queue_count, permission };
         let outcome = match replica.proposer.submit(attempt.term, command).await {
             Ok(settled) => settled.outcome,
@@ -145,6 +150,14 @@ impl LeaderCall for CreateTopic {
             Outcome::Rejected(rejection) => return Tried::answer(refuse(rejected(&rejection))),
             other => unreachable!("making a topic is not answered by {other:?}"),
         };
+        if let Some(level) = level {
+            match levels::set(replica, attempt.term, &name, level).await {
+                Ok(Ok(())) => {}
+                Ok(Err(Outcome::Rejected(rejection))) => return Tried::answer(refuse(rejected(&rejection))),
+                Ok(Err(other)) => unreachable!("setting a level is not answered by {other:?}"),
+                Err(error) => return Tried::from_submit(error, refuse),
+            }
+        }
         let topic = replica.store.topic(&name).map(|info| shown(&name, &info));
         Tried::answer(admin::CreateTopicReply { status: Some(ok()), topic, existed })
     }
@@ -282,11 +295,16 @@ impl LeaderCall for DescribeTopic {
         };
         Tried::answer(match replica.store.topic(&name) {
             None => refuse(no_topic(&name)),
-            Some(info) => admin::DescribeTopicReply {
-                status: Some(ok()),
-                topic: Some(shown(&name, &info)),
-                queues: queue_bounds(replica, &name, &info),
-            },
+            Some(info) => {
+                let mut reply = admin::DescribeTopicReply {
+                    status: Some(ok()),
+                    topic: Some(shown(&name, &info)),
+                    queues: queue_bounds(replica, &name, &info),
+                    ..Default::default()
+                };
+                levels::describe(replica, &info, &mut reply);
+                reply
+            }
         })
     }
 

@@ -7,4 +7,5 @@ pub mod hand_over;
 pub mod leader_call;
 pub mod leadership;
 pub mod log_clock;
+pub mod pending_entry;
 pub mod proposer;

@@ -2,6 +2,7 @@
 
 pub mod end_transaction;
 pub mod held_handle;
+pub mod level;
 pub mod outgoing;
 pub mod recall;
 pub mod send;

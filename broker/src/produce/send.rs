@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flotilla_message::{MessageId, Permission, QueueId, StoredFrame, TopicName};
+use flotilla_message::{AckLevel, MessageId, Permission, QueueId, SendLevel, StoredFrame, TopicName};
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};
 use flotilla_store::{Command, Holding, Outcome, ProducedSlot, Rejection, TopicInfo};
 
 use super::held_handle::{HeldHandle, HeldKind};
+use super::level::{answer_when, asked_level, impossible, level_of, shortfall_status};
 use super::outgoing::Outgoing;
+use crate::edge::names::known_code;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
 use crate::lead::proposer::Settled;
 use crate::metrics::Refused;
@@ -52,6 +54,14 @@ impl LeaderCall for SendMessage {
         if let Err(refusal) = check_topic(&topic, &outgoing) {
             return Tried::answer(refuse(refusal));
         }
+        let level = match asked_level(&request.messages) {
+            Ok(asked) => level_of(&replica.config, topic.level).at_least(asked),
+            Err(text) => return Tried::answer(refuse(status(known_code(context, Code::BadRequest), text))),
+        };
+        if let Err(refusal) = check_level(replica, level) {
+            return Tried::answer(refuse(refusal));
+        }
+        let when = answer_when(replica.config.raft_durability, level);
         let queue =
             replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.writable_queues);
         let (topic, frames) = (outgoing.topic.clone(), outgoing.frames);
@@ -60,7 +70,7 @@ impl LeaderCall for SendMessage {
             Some(check_after_ms) => Command::Prepare { topic, queue, check_after_ms, frames },
             None => Command::Produce { topic, queue, frames },
         };
-        match replica.proposer.submit(attempt.term, command).await {
+        match replica.proposer.submit_at(attempt.term, command, when).await {
             Ok(settled) => {
                 match &settled.outcome {
                     Outcome::Produced { offsets, .. } => {
@@ -71,7 +81,7 @@ impl LeaderCall for SendMessage {
                     }
                     _ => {}
                 }
-                answer(replica, request, &outgoing.topic, settled)
+                answer(replica, request, &outgoing.topic, level, settled)
             }
             Err(error) => Tried::from_submit(error, refuse),
         }
@@ -96,6 +106,23 @@ pub fn no_topic(topic: &TopicName) -> v2::Status {
     status(Code::TopicNotFound, format!("topic '{topic}' does not exist"))
 }
 
+/// Refuses a level that cannot be given, or not now, before anything is stored.
+fn check_level(replica: &Replica, level: SendLevel) -> Result<(), v2::Status> {
+    if level.ack != AckLevel::Sync {
+        return Ok(());
+    }
+    if let Some(text) = impossible(&replica.config, Some(level.ack)) {
+        return Err(status(Code::BadRequest, text));
+    }
+    let seen = replica.log.replication();
+    if seen.in_sync.len() < seen.in_sync_min {
+        let (count, needed) = (seen.in_sync.len(), seen.in_sync_min);
+        let text = format!("not stored: {count} replicas keep up, ack level sync needs {needed}");
+        return Err(status(Code::HaNotAvailable, text));
+    }
+    Ok(())
+}
+
 fn check_topic(topic: &TopicInfo, outgoing: &Outgoing) -> Result<(), v2::Status> {
     let name = &outgoing.topic;
     match topic.permission {
@@ -116,6 +143,7 @@ fn answer(
     replica: &Replica,
     request: &v2::SendMessageRequest,
     topic: &TopicName,
+    level: SendLevel,
     settled: Settled,
 ) -> Tried<v2::SendMessageResponse> {
     let slots = match settled.outcome {
@@ -131,9 +159,10 @@ fn answer(
         other => unreachable!("a produce is answered by an outcome of produce, not {other:?}"),
     };
     assert_eq!(slots.len(), request.messages.len(), "each message has its slot");
-    let entries =
-        request.messages.iter().zip(&slots).map(|(message, slot)| entry(replica, topic, message, slot)).collect();
-    let mut reply = Reply::new(v2::SendMessageResponse { status: Some(ok()), entries });
+    let status = settled.shortfall.as_ref().map_or_else(ok, |failure| shortfall_status(level, failure));
+    let sent = request.messages.iter().zip(&slots);
+    let entries = sent.map(|(message, slot)| entry(replica, topic, message, slot, &status)).collect();
+    let mut reply = Reply::new(v2::SendMessageResponse { status: Some(status), entries });
     // Those that stand in no queue yet have no place there.
     for slot in slots.iter().filter(|slot| slot.held.is_none()).take(ACK_PLACES_MAX) {
         let place = AckPlace {
@@ -150,7 +179,13 @@ fn answer(
     Tried::Answer(reply)
 }
 
-fn entry(replica: &Replica, topic: &TopicName, message: &v2::Message, slot: &ProducedSlot) -> v2::SendResultEntry {
+fn entry(
+    replica: &Replica,
+    topic: &TopicName,
+    message: &v2::Message,
+    slot: &ProducedSlot,
+    status: &v2::Status,
+) -> v2::SendResultEntry {
     let message_id = message.system_properties.as_ref().map(|system| system.message_id.clone()).unwrap_or_default();
     let handle = |kind| {
         let handle = HeldHandle {
@@ -169,7 +204,7 @@ fn entry(replica: &Replica, topic: &TopicName, message: &v2::Message, slot: &Pro
         None => (String::new(), String::new()),
     };
     v2::SendResultEntry {
-        status: Some(ok()),
+        status: Some(status.clone()),
         message_id,
         transaction_id,
         offset: i64::try_from(slot.offset.0).unwrap_or(i64::MAX),

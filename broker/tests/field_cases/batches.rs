@@ -47,8 +47,8 @@ async fn the_next_leader_serves_as_soon_under_load_as_at_rest() {
     for is_loaded in [false, true] {
         let leader = cluster.leader().await;
         let survivors: Vec<_> = (1..=3).filter(|node| *node != leader).map(|node| cluster.client(node)).collect();
-        let load = is_loaded
-            .then(|| Load::start(&cluster.runtime, &survivors, "orders", 24, Duration::from_secs(5), |_| 64));
+        let load =
+            is_loaded.then(|| Load::start(&cluster.runtime, &survivors, "orders", 24, Duration::from_secs(5), |_| 64));
         cluster.runtime.sleep(Duration::from_secs(if is_loaded { 5 } else { 1 })).await;
         let before = load.as_ref().map_or(0, Load::stored);
         cluster.kill(leader);

@@ -62,7 +62,7 @@ async fn topics_and_groups_outlive_the_leader_that_made_them() {
         let client = client.clone();
         making.push(cluster.runtime.spawn("make", async move {
             for number in (0..TOPICS).filter(|number| number % 10 == part) {
-                let request = admin::CreateTopicRequest { topic: Some(topic(number)) };
+                let request = admin::CreateTopicRequest { topic: Some(topic(number)), ..Default::default() };
                 let reply = client.admin.create_topic(client.options(LONG), request).await.expect("an answer");
                 let status = reply.status.expect("a status");
                 assert_eq!(status.code, 20000, "{}", status.message);

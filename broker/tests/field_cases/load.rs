@@ -140,7 +140,10 @@ pub fn check(sent: &[Sent], queue: &BTreeMap<i64, String>) -> (usize, usize, usi
     for one in sent {
         let found: Vec<i64> = one.ids.iter().filter_map(|id| places.get(id.as_str()).copied()).collect();
         let is_whole = found.len() == one.ids.len() && found.windows(2).all(|pair| pair[1] == pair[0] + 1);
-        assert!(found.is_empty() || is_whole, "a batch is there as a whole and in order, or not at all: {one:?} {found:?}");
+        assert!(
+            found.is_empty() || is_whole,
+            "a batch is there as a whole and in order, or not at all: {one:?} {found:?}"
+        );
         match &one.told {
             Told::Stored(told) => {
                 assert_eq!(&found, told, "{:?} is where it was told to be", one.ids);

@@ -206,7 +206,7 @@ impl Client {
             permission: 4,
             ..Default::default()
         };
-        let request = admin::CreateTopicRequest { topic: Some(topic) };
+        let request = admin::CreateTopicRequest { topic: Some(topic), ..Default::default() };
         let reply = self.admin.create_topic(self.options(Duration::from_secs(10)), request).await.expect("an answer");
         assert_eq!(reply.status.expect("a status").code, 20000);
     }

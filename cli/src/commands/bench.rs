@@ -15,7 +15,7 @@ use flotilla_chaos::cluster::{
 use flotilla_client::{
     Client, ClientConfig, ConfigErrors, OutgoingMessage, Producer, ProducerConfig, SendError, TopicSpec,
 };
-use flotilla_message::{TopicName, limits};
+use flotilla_message::{AckLevel, FlushLevel, SendLevel, TopicName, limits};
 use flotilla_proto::client::TonicConnector;
 use flotilla_runtime::{Either, Instant, Runtime, Task, select};
 use hdrhistogram::Histogram;
@@ -39,7 +39,7 @@ const LATENCY_MAX: Duration = Duration::from_secs(600);
 /// Measure sends: a fixed number in flight, the next one begun when one is acknowledged.
 ///
 /// With --local the servers are started for the run, as real processes in a temporary folder, each message flushed to
-/// disk and acknowledged by a majority; client and servers then share this machine, and the figures say what such a
+/// disk and acknowledged by a majority unless --ack and --flush say otherwise; client and servers then share this machine, and the figures say what such a
 /// machine does, not what a cluster of three does. With --endpoint a running cluster is measured (its servers' CPU is
 /// then not known); the topic is created if it does not exist, and stays.
 #[derive(Debug, Args)]
@@ -71,6 +71,12 @@ pub struct BenchArguments {
     /// Clients, each with connections of its own
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     connections: u32,
+    /// Level at which sends are answered: async, majority or sync; the topic is made with it
+    #[arg(long, value_name = "LEVEL", default_value_t = AckLevel::Majority, ignore_case = true)]
+    ack: AckLevel,
+    /// Whether copies are on disk by then: sync or async
+    #[arg(long, value_name = "LEVEL", default_value_t = FlushLevel::Sync, ignore_case = true)]
+    flush: FlushLevel,
     /// The topic
     #[arg(long, value_name = "TOPIC", default_value = "bench", value_parser = topic_name)]
     topic: TopicName,
@@ -240,7 +246,9 @@ async fn measure(
         clients.push(Client::tonic(config.clone())?);
     }
     let topic = &arguments.topic;
-    let created = clients[0].admin().create_topic(&TopicSpec::new(topic.clone(), QUEUES)).await;
+    let spec =
+        TopicSpec { ack: Some(arguments.ack), flush: Some(arguments.flush), ..TopicSpec::new(topic.clone(), QUEUES) };
+    let created = clients[0].admin().create_topic(&spec).await;
     created.map_err(|source| BenchError::Prepare { topic: topic.clone(), source })?;
 
     let from = runtime.now() + arguments.warmup;
@@ -290,10 +298,11 @@ async fn measure(
 }
 
 fn conditions(arguments: &BenchArguments) -> String {
+    let level = SendLevel { ack: arguments.ack, flush: arguments.flush };
     let cluster = match arguments.local {
-        Some(1) => "1 replica, sync flush, this machine, loopback".to_owned(),
-        Some(replicas) => format!("{replicas} replicas, majority, sync flush, all on this machine, loopback"),
-        None => format!("running cluster at {}", arguments.endpoint.join(",")),
+        Some(1) => format!("1 replica, {level}, this machine, loopback"),
+        Some(replicas) => format!("{replicas} replicas, {level}, all on this machine, loopback"),
+        None => format!("running cluster at {}, {level}", arguments.endpoint.join(",")),
     };
     format!(
         "{cluster}; {} in flight on {} client(s), bodies of {} bytes",

@@ -145,6 +145,10 @@ impl<M: StateMachine> StateMachine for Watched<M> {
         self.machine.apply(index, term, if skipped { Bytes::new() } else { payload })
     }
 
+    fn acknowledged_early(payload: &[u8]) -> u64 {
+        M::acknowledged_early(payload)
+    }
+
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()> {
         self.witness.mark("a segment was started");
         self.machine.segment_started(first)

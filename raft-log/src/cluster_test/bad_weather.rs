@@ -110,7 +110,11 @@ async fn a_follower_that_is_well_again_is_close_behind_at_once() {
             lags.push(cluster.runtime.now() - began);
         }
         lags.sort();
-        assert!(lags[20] < Duration::from_millis(50), "{trouble:?}: half of the entries come later than {:?}", lags[20]);
+        assert!(
+            lags[20] < Duration::from_millis(50),
+            "{trouble:?}: half of the entries come later than {:?}",
+            lags[20]
+        );
     }
 }
 

@@ -43,9 +43,9 @@ async fn a_hand_over_that_fails_stops_nobody_for_long() {
         let began = cluster.runtime.now();
         let moving = {
             let log = log.clone();
-            cluster.runtime.spawn("transfer", async move {
-                log.transfer_leader(Some(wanted), Duration::from_secs(2)).await
-            })
+            cluster
+                .runtime
+                .spawn("transfer", async move { log.transfer_leader(Some(wanted), Duration::from_secs(2)).await })
         };
         if target == Target::CutOff {
             // The word is out, or nearly.

@@ -43,6 +43,11 @@ pub trait Disk: Send + Sync + 'static {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>>;
     /// Bytes that may still be written to the file system of `dir`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
+    /// What tells one boot of the machine from another; `None` if it cannot be told. What was written and not synced is
+    /// lost only between two boots.
+    fn boot_id(&self) -> io::Result<Option<String>> {
+        Ok(None)
+    }
     /// Size of the file system of `dir`, bytes; 0 if it has no such thing.
     fn total_bytes(&self, _dir: &Path) -> io::Result<u64> {
         Ok(0)

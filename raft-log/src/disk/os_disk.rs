@@ -17,6 +17,9 @@ const ZERO_FILL_BYTES: usize = 1 << 20;
 /// A new file is synced every so many bytes, so that making one never queues much in front of the log's own syncs.
 const ZERO_SYNC_BYTES: u64 = 16 << 20;
 
+/// Where Linux tells its boots apart.
+const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
+
 /// The machine's file system. Stateless; every handle is independent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OsDisk;
@@ -177,6 +180,14 @@ impl Disk for OsDisk {
 
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         Ok(mmap::space(dir)?.free)
+    }
+
+    fn boot_id(&self) -> io::Result<Option<String>> {
+        match std::fs::read_to_string(BOOT_ID_FILE) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn total_bytes(&self, dir: &Path) -> io::Result<u64> {

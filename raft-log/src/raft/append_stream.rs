@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -21,9 +22,11 @@ use tokio::sync::{Notify, mpsc};
 use super::gone_watch::GoneWatch;
 use super::network::{protocol_error, rpc_error};
 use super::type_config::{LogRaft, TypeConfig};
-use super::wire::{PeerMessage, decode, encode};
+use super::wire::{DurableMark, PeerMessage, decode, encode};
+use crate::ack::ReplicaMarks;
+use crate::log_view::LogView;
 use crate::transport::AppendChannel;
-use crate::{NodeId, TransportError};
+use crate::{FlushMode, LogIndex, NodeId, Term, TransportError};
 
 /// Bytes of requests that may wait for their answers (one request may pass it alone).
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
@@ -39,6 +42,8 @@ pub(super) struct AppendStream {
     runtime: Runtime,
     flight: Arc<Flight>,
     channel: AppendChannel,
+    /// Told of what the answers say.
+    marks: ReplicaMarks,
     last_answer: Instant,
     /// An error was passed on: the channel's state is not known any more.
     failed: bool,
@@ -58,8 +63,8 @@ struct Flight {
 
 #[derive(Default)]
 struct FlightState {
-    /// Size and time of each request without an answer.
-    requests: VecDeque<(usize, Instant)>,
+    /// Size, time and reign of each request without an answer.
+    requests: VecDeque<(usize, Instant, Term)>,
     bytes: usize,
     /// openraft has no more requests for this session, or the channel took no more.
     pump_ended: bool,
@@ -71,14 +76,14 @@ impl Flight {
     }
 
     /// Waits until a request of that size may go, and counts it.
-    async fn enter(&self, bytes: usize, runtime: &Runtime) {
+    async fn enter(&self, bytes: usize, term: Term, runtime: &Runtime) {
         loop {
             {
                 let mut state = self.state();
                 let fits = state.bytes + bytes <= IN_FLIGHT_BYTES_MAX && state.requests.len() < IN_FLIGHT_MAX;
                 if fits || state.requests.is_empty() {
                     state.bytes += bytes;
-                    state.requests.push_back((bytes, runtime.now()));
+                    state.requests.push_back((bytes, runtime.now(), term));
                     break;
                 }
             }
@@ -91,7 +96,7 @@ impl Flight {
 
 impl AppendStream {
     /// Begins to send what `input` yields.
-    pub(super) fn start<S>(runtime: &Runtime, channel: AppendChannel, mut input: S) -> AppendStream
+    pub(super) fn start<S>(runtime: &Runtime, channel: AppendChannel, marks: ReplicaMarks, mut input: S) -> AppendStream
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
@@ -99,8 +104,9 @@ impl AppendStream {
         let (counted, requests, clock) = (flight.clone(), channel.requests.clone(), runtime.clone());
         let pump = runtime.spawn("append-pump", async move {
             while let Some(request) = input.next().await {
+                let term = Term(request.vote.leader_id().term);
                 let frame = encode(PeerMessage::AppendRequest(request));
-                counted.enter(frame.len(), &clock).await;
+                counted.enter(frame.len(), term, &clock).await;
                 if requests.send(frame).await.is_err() {
                     break;
                 }
@@ -109,7 +115,7 @@ impl AppendStream {
             counted.news.notify_one();
         });
         let last_answer = runtime.now();
-        AppendStream { runtime: runtime.clone(), flight, channel, last_answer, failed: false, _pump: pump }
+        AppendStream { runtime: runtime.clone(), flight, channel, marks, last_answer, failed: false, _pump: pump }
     }
 
     /// The next answer; `None` when openraft has no more requests and all are answered, or after an error.
@@ -132,11 +138,14 @@ impl AppendStream {
         loop {
             // An answer that is already here costs no timer.
             if let Ok(frame) = self.channel.responses.try_recv() {
-                return Some(self.answered(frame));
+                match self.answered(frame) {
+                    Some(answer) => return Some(answer),
+                    None => continue,
+                }
             }
             let (oldest, pump_ended) = {
                 let state = self.flight.state();
-                (state.requests.front().map(|(_, sent_at)| *sent_at), state.pump_ended)
+                (state.requests.front().map(|(_, sent_at, _)| *sent_at), state.pump_ended)
             };
             let received = match oldest {
                 None if pump_ended => return None,
@@ -155,27 +164,42 @@ impl AppendStream {
                     }
                 }
             };
-            return Some(match received {
-                Some(frame) => self.answered(frame),
-                None => Err(rpc_error(&TransportError::Broken("append stream ended".to_owned()))),
-            });
+            match received {
+                Some(frame) => {
+                    if let Some(answer) = self.answered(frame) {
+                        return Some(answer);
+                    }
+                }
+                None => return Some(Err(rpc_error(&TransportError::Broken("append stream ended".to_owned())))),
+            }
         }
     }
 
-    fn answered(&mut self, frame: Bytes) -> RpcResult<StreamAppendResult<TypeConfig>> {
-        {
+    /// `None` if the frame is not an answer to a request.
+    fn answered(&mut self, frame: Bytes) -> Option<RpcResult<StreamAppendResult<TypeConfig>>> {
+        let result = match decode(frame) {
+            Ok(PeerMessage::AppendResponse(result)) => result,
+            Ok(PeerMessage::DurableMark(DurableMark { term, index })) => {
+                self.marks.durable(term, index);
+                return None;
+            }
+            Ok(_) => return Some(Err(protocol_error("another message than an append response"))),
+            Err(error) => return Some(Err(protocol_error(error))),
+        };
+        let term = {
             let mut state = self.flight.state();
-            let Some((bytes, _)) = state.requests.pop_front() else {
-                return Err(protocol_error("an answer without a request"));
+            let Some((bytes, _, term)) = state.requests.pop_front() else {
+                return Some(Err(protocol_error("an answer without a request")));
             };
             state.bytes -= bytes;
-        }
+            term
+        };
         self.flight.room.notify_one();
         self.last_answer = self.runtime.now();
-        match decode(frame).map_err(protocol_error)? {
-            PeerMessage::AppendResponse(result) => Ok(result),
-            _ => Err(protocol_error("another message than an append response")),
+        if let Ok(Some(matched)) = &result {
+            self.marks.matched(term, LogIndex(matched.index()));
         }
+        Some(Ok(result))
     }
 }
 
@@ -184,6 +208,7 @@ impl AppendStream {
 pub(crate) fn serve_append(
     runtime: &Runtime,
     raft: LogRaft,
+    view: LogView,
     watch: GoneWatch,
     requests: mpsc::Receiver<Bytes>,
     responses: mpsc::Sender<Bytes>,
@@ -191,7 +216,8 @@ pub(crate) fn serve_append(
     runtime.spawn("append-serve", async move {
         // openraft reads the input in a task of its own, which must end with this one.
         let (_open, closed) = futures::channel::oneshot::channel::<()>();
-        let source = Source { requests, closed, watch, leader: None };
+        let reign = Arc::new(AtomicU64::new(0));
+        let source = Source { requests, closed, watch, leader: None, reign: reign.clone() };
         let input = futures::stream::unfold(source, |mut source| async move {
             let Either::Left(Some(frame)) = select(source.requests.recv(), &mut source.closed).await else {
                 // The peer's side closed, or nobody takes our answers any more.
@@ -202,6 +228,7 @@ pub(crate) fn serve_append(
                 Ok(PeerMessage::AppendRequest(request)) => {
                     let leader = NodeId(request.vote.leader_id().voted_for);
                     source.leader = Some(leader);
+                    source.reign.store(request.vote.leader_id().term, Ordering::Release);
                     source.watch.heard_from(leader);
                     Some((request, source))
                 }
@@ -216,8 +243,19 @@ pub(crate) fn serve_append(
             }
         });
         let mut answers = std::pin::pin!(raft.stream_append(input));
-        while let Some(Ok(answer)) = answers.next().await {
-            if responses.send(encode(PeerMessage::AppendResponse(answer))).await.is_err() {
+        let mut synced = SyncedMarks { view, matched: None, told: None };
+        loop {
+            let frame = match select(answers.next(), synced.next()).await {
+                Either::Left(Some(Ok(answer))) => {
+                    if let Ok(Some(matched)) = &answer {
+                        synced.answered(Term(reign.load(Ordering::Acquire)), LogIndex(matched.index()));
+                    }
+                    PeerMessage::AppendResponse(answer)
+                }
+                Either::Left(_) => break,
+                Either::Right(mark) => PeerMessage::DurableMark(mark),
+            };
+            if responses.send(encode(frame)).await.is_err() {
                 break;
             }
         }
@@ -232,4 +270,47 @@ struct Source {
     watch: GoneWatch,
     /// Who sent the last request.
     leader: Option<NodeId>,
+    /// Its term.
+    reign: Arc<AtomicU64>,
+}
+
+/// What the leader is told of a follower that answers before its disk does.
+struct SyncedMarks {
+    view: LogView,
+    matched: Option<(Term, LogIndex)>,
+    /// Last mark told, in the reign of `matched`.
+    told: Option<LogIndex>,
+}
+
+impl SyncedMarks {
+    /// The next mark worth telling. Never, where an answer means that the entries are on disk.
+    async fn next(&mut self) -> DurableMark {
+        loop {
+            let pending = self.matched.filter(|(_, matched)| self.told < Some(*matched));
+            let Some((term, matched)) = pending.filter(|_| self.view.flush_mode() != FlushMode::Sync) else {
+                return std::future::pending().await;
+            };
+            // Looked at after the answer, so that it speaks of the entries that the leader sent.
+            let durable = self.view.durable_index().min(Some(matched));
+            if let Some(index) = durable
+                && durable > self.told
+            {
+                self.told = durable;
+                return DurableMark { term, index };
+            }
+            let next = self.told.map_or(LogIndex(0), LogIndex::next);
+            if self.view.wait_durable(next).await.is_err() {
+                // The end.
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// The leader was answered that this replica has everything up to `index`.
+    fn answered(&mut self, term: Term, index: LogIndex) {
+        if self.matched.is_some_and(|(known, _)| known != term) {
+            self.told = None;
+        }
+        self.matched = Some((term, index));
+    }
 }

@@ -6,15 +6,17 @@ use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 
 use futures::Stream;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
-use openraft::{OptionalSend, RaftLogReader};
+use openraft::{EntryPayload, OptionalSend, RaftLogReader};
 
 use super::type_config::{
     Entry, LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record, to_saved_vote, to_vote,
 };
-use crate::LogIndex;
+use crate::ack::AckTracker;
 use crate::log_files::LogFiles;
-use crate::log_view::LogView;
+use crate::log_view::{LogView, read_error_to_io};
+use crate::lost_tail::TailKeeper;
 use crate::segment::Record;
+use crate::{FlushMode, LogIndex, NodeId, Term};
 
 /// Payload bytes of one replication request (at least one entry goes, whatever its size).
 const REQUEST_BYTES_MAX: usize = 1 << 20;
@@ -26,11 +28,13 @@ const APPLY_ENTRIES_MAX: u64 = 1024;
 /// The log as openraft's core writes it.
 pub(crate) struct LogStore {
     files: LogFiles,
+    acks: AckTracker,
+    keeper: TailKeeper,
 }
 
 impl LogStore {
-    pub(crate) fn new(files: LogFiles) -> LogStore {
-        LogStore { files }
+    pub(crate) fn new(files: LogFiles, acks: AckTracker, keeper: TailKeeper) -> LogStore {
+        LogStore { files, acks, keeper }
     }
 }
 
@@ -133,11 +137,17 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
-        self.files.save_vote(to_saved_vote(vote)).await
+        self.files.save_vote(to_saved_vote(vote)).await?;
+        self.acks.enter(Term(vote.leader_id().term));
+        Ok(())
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
-        self.files.view().save_committed(committed.as_ref().map(to_entry_id))
+        self.files.view().save_committed(committed.as_ref().map(to_entry_id))?;
+        if let Some(committed) = committed {
+            self.acks.committed(LogIndex(committed.index()));
+        }
+        Ok(())
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
@@ -149,12 +159,61 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let records = entries.into_iter().map(to_record).collect();
-        self.files.append(records, Box::new(|flushed| callback.io_completed(flushed))).await
+        let mut tickets = Vec::new();
+        let mut voters = None;
+        let mut bytes = 0;
+        let records: Vec<Record> = entries
+            .into_iter()
+            .map(|entry| {
+                let id = to_entry_id(&entry.log_id);
+                match &entry.payload {
+                    EntryPayload::Normal(proposal) => {
+                        bytes += proposal.payload.len() as u64;
+                        tickets.extend(proposal.ticket.take().map(|ticket| (id, ticket)));
+                    }
+                    EntryPayload::Membership(members) => voters = Some(members.voter_ids().map(NodeId).collect()),
+                    EntryPayload::Blank => {}
+                }
+                to_record(entry)
+            })
+            .collect();
+        let last = records.last().map(|record| record.id);
+        let (acks, is_synced) = (self.acks.clone(), self.files.flush_mode() == FlushMode::Sync);
+        let done = Box::new(move |flushed: io::Result<()>| {
+            let is_durable = is_synced && flushed.is_ok();
+            callback.io_completed(flushed);
+            if is_durable {
+                acks.synced_self(last.map(|last| last.index));
+            }
+        });
+        self.files.append(records, done).await?;
+        if let Some(voters) = voters {
+            self.acks.set_voters(voters);
+        }
+        if let Some(last) = last {
+            self.acks.appended(last, bytes, tickets);
+            if is_synced {
+                // The sync may have been quicker than this: its word came before the entry was known.
+                self.acks.synced_self(self.files.view().durable_index());
+            }
+        }
+        Ok(())
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
-        self.files.truncate_after(last.map(|last| LogIndex(last.index()))).await
+        let last = last.map(|last| LogIndex(last.index()));
+        let view = self.files.view();
+        let first = last.map_or(LogIndex(0), LogIndex::next);
+        let keeper = self.keeper.clone();
+        let keeping = move || {
+            let overridden = view.read(first..LogIndex(u64::MAX), usize::MAX).map_err(read_error_to_io)?;
+            keeper.keep(overridden)
+        };
+        let kept = self.files.runtime().blocking(keeping).await;
+        kept.map_err(|error| self.files.view().failure().report_io("lost tail", error))?;
+        self.files.truncate_after(last).await?;
+        self.acks.truncated(last);
+        Ok(())
     }
 
     async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {

@@ -152,7 +152,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
             }
             let reply = match entry.payload {
                 EntryPayload::Blank => Reply::none(),
-                EntryPayload::Normal(proposal) => Reply::some(self.machine().apply(id.index, id.term, proposal.0)),
+                EntryPayload::Normal(proposal) => {
+                    Reply::some(self.machine().apply(id.index, id.term, proposal.payload))
+                }
                 EntryPayload::Membership(members) => {
                     self.members = Members::new(Some(entry.log_id), members);
                     Reply::none()

@@ -12,6 +12,9 @@ mod responder;
 #[cfg(test)]
 mod suite_test;
 mod type_config;
+mod vote_hold;
+#[cfg(test)]
+mod vote_hold_test;
 mod watch;
 mod wire;
 #[cfg(test)]
@@ -30,5 +33,10 @@ pub(crate) use responder::ReplyTo;
 #[cfg(test)]
 pub(crate) use type_config::{Entry, LogId, Vote};
 pub(crate) use type_config::{LogRaft, Proposal, TypeConfig};
+#[cfg(test)]
+pub(crate) use vote_hold::HoldAnswer;
+pub(crate) use vote_hold::{Recovery, VoteHold};
 pub(crate) use watch::{FifoWatch, FifoWatchReceiver, FifoWatchSender};
+#[cfg(test)]
+pub(crate) use wire::DurableMark;
 pub(crate) use wire::{PeerMessage, decode, encode};

@@ -18,6 +18,7 @@ use openraft::{EmptyNode, OptionalSend};
 use super::append_stream::AppendStream;
 use super::type_config::{TypeConfig, Vote};
 use super::wire::{PeerMessage, decode, encode};
+use crate::ack::{AckTracker, ReplicaMarks};
 use crate::transport::AppendChannel;
 use crate::{NodeId, PeerCallKind, Transport, TransportError};
 
@@ -31,11 +32,19 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct NetworkFactory {
     transport: Arc<dyn Transport>,
     runtime: Runtime,
+    acks: AckTracker,
+    /// Followers answer only for what they have on disk.
+    matched_is_durable: bool,
 }
 
 impl NetworkFactory {
-    pub(crate) fn new(transport: Arc<dyn Transport>, runtime: Runtime) -> NetworkFactory {
-        NetworkFactory { transport, runtime }
+    pub(crate) fn new(
+        transport: Arc<dyn Transport>,
+        runtime: Runtime,
+        acks: AckTracker,
+        matched_is_durable: bool,
+    ) -> NetworkFactory {
+        NetworkFactory { transport, runtime, acks, matched_is_durable }
     }
 
     fn network(&self, target: u64, appends_by_call: bool) -> Network {
@@ -43,6 +52,7 @@ impl NetworkFactory {
             target: NodeId(target),
             transport: self.transport.clone(),
             runtime: self.runtime.clone(),
+            marks: ReplicaMarks::new(self.acks.clone(), NodeId(target), self.matched_is_durable),
             appends_by_call,
             channel: None,
         }
@@ -67,6 +77,7 @@ pub(crate) struct Network {
     target: NodeId,
     transport: Arc<dyn Transport>,
     runtime: Runtime,
+    marks: ReplicaMarks,
     /// Each append is a call of its own.
     appends_by_call: bool,
     /// An open append channel with nothing in flight, kept from one session to the next.
@@ -155,7 +166,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
             let Some(first) = input.next().await else { return Ok(futures::stream::empty().boxed()) };
             let channel = self.open().await?;
             let input = futures::stream::iter([first]).chain(input);
-            let stream = AppendStream::start(&self.runtime, channel, input);
+            let stream = AppendStream::start(&self.runtime, channel, self.marks.clone(), input);
             let kept = &mut self.channel;
             let session = futures::stream::unfold((stream, kept), |(mut stream, kept)| async move {
                 let next = stream.next().await;

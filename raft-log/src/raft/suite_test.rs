@@ -6,13 +6,16 @@ use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 use super::log_store::LogStore;
 use super::machine::Machine;
 use super::type_config::TypeConfig;
+use crate::ack::{AckTracker, LagLimits};
 use crate::checkpoint_store::CheckpointStore;
 use crate::failure::Failure;
+use crate::lost_tail::TailKeeper;
 use crate::recovery::open_log;
 use crate::vitals::Vitals;
 use crate::{LogConfig, LogIndex, NodeId, OsDisk, RestoreError, StateMachine, Term};
@@ -43,10 +46,14 @@ impl StoreBuilder<TypeConfig, LogStore, Machine, TempDir> for Builder {
         let (disk, runtime) = (Arc::new(OsDisk), Runtime::tokio());
         let files = open_log(&config, disk.clone(), &runtime, Failure::default()).unwrap();
         let view = files.view();
-        let (checkpoints, newest) = CheckpointStore::open(disk, config.dir, runtime, view.clone()).unwrap();
+        let (checkpoints, newest) =
+            CheckpointStore::open(disk.clone(), config.dir.clone(), runtime.clone(), view.clone()).unwrap();
         let vitals = Arc::new(Vitals::new(view.clone(), Runtime::tokio()));
         let (machine, _) = Machine::open(Nothing, view, checkpoints, newest, vitals).unwrap();
-        Ok((dir, LogStore::new(files), machine))
+        let limits = LagLimits { time: Duration::from_secs(1), bytes: 1 << 30 };
+        let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
+        let keeper = TailKeeper::open(config.node, disk.clone(), config.dir.clone(), |_| 0);
+        Ok((dir, LogStore::new(files, acks, keeper), machine))
     }
 }
 

@@ -13,6 +13,7 @@ use super::async_runtime::FlotillaRuntime;
 use super::machine::Machine;
 use super::membership::{decode_membership, encode_membership};
 use super::responder::ReplyTo;
+use crate::ack::TicketSlot;
 use crate::fields::FieldError;
 use crate::ids::EntryId;
 use crate::segment::{Record, RecordKind};
@@ -53,11 +54,26 @@ pub(crate) type Vote = openraft::Vote<LeaderId<u64, u64>>;
 
 /// A proposal's bytes; their content never shows in a log line.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Proposal(pub(crate) Bytes);
+pub(crate) struct Proposal {
+    pub(crate) payload: Bytes,
+    /// Who wants to be told; never written.
+    pub(crate) ticket: TicketSlot,
+}
+
+impl Proposal {
+    pub(crate) fn new(payload: Bytes, ticket: TicketSlot) -> Proposal {
+        Proposal { payload, ticket }
+    }
+
+    /// One that nobody waits for.
+    pub(crate) fn bare(payload: Bytes) -> Proposal {
+        Proposal { payload, ticket: TicketSlot::default() }
+    }
+}
 
 impl fmt::Debug for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.0.len())
+        write!(f, "{} bytes", self.payload.len())
     }
 }
 
@@ -119,7 +135,7 @@ pub(crate) fn to_record(entry: Entry) -> Record {
     let id = to_entry_id(&entry.log_id);
     match entry.payload {
         EntryPayload::Blank => Record { id, kind: RecordKind::Blank, payload: Bytes::new() },
-        EntryPayload::Normal(Proposal(payload)) => Record { id, kind: RecordKind::Normal, payload },
+        EntryPayload::Normal(Proposal { payload, .. }) => Record { id, kind: RecordKind::Normal, payload },
         EntryPayload::Membership(membership) => {
             Record { id, kind: RecordKind::Membership, payload: encode_membership(&membership) }
         }
@@ -130,7 +146,7 @@ pub(crate) fn to_record(entry: Entry) -> Record {
 pub(crate) fn to_entry(record: Record) -> Result<Entry, FieldError> {
     let payload = match record.kind {
         RecordKind::Blank => EntryPayload::Blank,
-        RecordKind::Normal => EntryPayload::Normal(Proposal(record.payload)),
+        RecordKind::Normal => EntryPayload::Normal(Proposal::bare(record.payload)),
         RecordKind::Membership => EntryPayload::Membership(decode_membership(record.payload)?),
     };
     Ok(Entry { log_id: to_log_id(record.id), payload })

@@ -10,6 +10,7 @@ use openraft::raft::{
 use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::{decode_membership, encode_membership};
 use super::type_config::{Entry, LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record};
+use super::vote_hold::HoldAnswer;
 use crate::fields::{FieldError, FieldReader, u32_at};
 use crate::ids::EntryId;
 use crate::repair::{FetchAnswer, FetchRequest};
@@ -39,6 +40,17 @@ pub(crate) enum PeerMessage {
     FetchAnswer(FetchAnswer),
     VitalsRequest,
     VitalsAnswer(VitalsAnswer),
+    DurableMark(DurableMark),
+    HoldQuestion,
+    HoldAnswer(HoldAnswer),
+}
+
+/// On an append stream, between answers: how far the follower's log is on disk, as far as it matches the leader's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DurableMark {
+    /// The reign in which it matched.
+    pub(crate) term: Term,
+    pub(crate) index: LogIndex,
 }
 
 /// Why bytes are no message.
@@ -77,6 +89,9 @@ impl PeerMessage {
             PeerMessage::FetchAnswer(_) => 12,
             PeerMessage::VitalsRequest => 13,
             PeerMessage::VitalsAnswer(_) => 14,
+            PeerMessage::DurableMark(_) => 18,
+            PeerMessage::HoldQuestion => 19,
+            PeerMessage::HoldAnswer(_) => 20,
         }
     }
 }
@@ -150,6 +165,12 @@ pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
         12 => PeerMessage::FetchAnswer(get_fetch_answer(&mut body)?),
         13 => PeerMessage::VitalsRequest,
         14 => PeerMessage::VitalsAnswer(get_vitals(&mut body)?),
+        18 => PeerMessage::DurableMark(DurableMark { term: Term(body.u64()?), index: LogIndex(body.u64()?) }),
+        19 => PeerMessage::HoldQuestion,
+        20 => PeerMessage::HoldAnswer(HoldAnswer {
+            recovers: body.flag("recovers")?,
+            last: get_log_id(&mut body)?.as_ref().map(to_entry_id),
+        }),
         unknown => return Err(WireError::Kind(unknown)),
     };
     body.finish()?;
@@ -179,7 +200,7 @@ fn size_hint(message: &PeerMessage) -> usize {
 fn entry_hint(entry: &Entry) -> usize {
     ENTRY_BYTES
         + match &entry.payload {
-            openraft::EntryPayload::Normal(proposal) => proposal.0.len(),
+            openraft::EntryPayload::Normal(proposal) => proposal.payload.len(),
             openraft::EntryPayload::Blank => 0,
             openraft::EntryPayload::Membership(_) => SMALL_BYTES,
         }
@@ -253,6 +274,15 @@ fn put_body(frame: &mut BytesMut, message: PeerMessage) {
         PeerMessage::VitalsAnswer(answer) => put_vitals(frame, &answer),
         PeerMessage::GoneAnswer(GoneAnswer { is_gone, last }) => {
             frame.put_u8(is_gone.into());
+            put_log_id(frame, last.map(to_log_id).as_ref());
+        }
+        PeerMessage::DurableMark(DurableMark { term, index }) => {
+            frame.put_u64_le(term.0);
+            frame.put_u64_le(index.0);
+        }
+        PeerMessage::HoldQuestion => {}
+        PeerMessage::HoldAnswer(HoldAnswer { recovers, last }) => {
+            frame.put_u8(recovers.into());
             put_log_id(frame, last.map(to_log_id).as_ref());
         }
     }

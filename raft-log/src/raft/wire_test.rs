@@ -39,7 +39,8 @@ fn entry() -> impl Strategy<Value = Entry> {
     let payload = prop_oneof![
         Just(EntryPayload::Blank),
         Just(EntryPayload::Membership(members())),
-        prop::collection::vec(any::<u8>(), 0..100).prop_map(|bytes| EntryPayload::Normal(Proposal(Bytes::from(bytes)))),
+        prop::collection::vec(any::<u8>(), 0..100)
+            .prop_map(|bytes| EntryPayload::Normal(Proposal::bare(Bytes::from(bytes)))),
     ];
     (log_id(), payload).prop_map(|(log_id, payload)| Entry { log_id, payload })
 }

@@ -140,6 +140,11 @@ impl Damages {
         self.state().is_closing
     }
 
+    /// Something else changed that decides who may lead.
+    pub(crate) fn wake(&self) {
+        self.news.notify_waiters();
+    }
+
     /// To be enlisted (`enable`) before the look that decides whether to wait.
     pub(crate) fn news(&self) -> Notified<'_> {
         self.news.notified()

@@ -1,7 +1,8 @@
 //! Keeps a replica that is not fit from leading: it does not campaign, and if it leads, a fit follower takes over.
 //!
-//! Fit is a replica whose copy of the log has no known hole and whose wall clock the others do not contradict. Only where
-//! nobody led for a while does an unfit one campaign all the same: serving what is intact is better than serving nothing.
+//! Fit is a replica whose copy of the log has no known hole, whose wall clock the others do not contradict and that does not
+//! hold its vote. Only where nobody led for a while does an unfit one campaign all the same: serving what is intact is
+//! better than serving nothing. One that holds its vote never does: others may have confirmed what it forgot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -94,7 +95,8 @@ impl LeadGuard {
     /// Whether this replica may take over leadership that is handed to it.
     pub(crate) fn may_take_over(&self) -> bool {
         // What was found a moment ago counts at once, though the task may not have looked yet.
-        self.inner.is_fit() || (self.inner.may_campaign.load(Ordering::Acquire) && self.inner.is_late())
+        let inner = &*self.inner;
+        inner.is_fit() || (!inner.holds_vote() && inner.may_campaign.load(Ordering::Acquire) && inner.is_late())
     }
 
     /// Whether there is a reason not to lead.
@@ -105,7 +107,12 @@ impl LeadGuard {
 
 impl Inner {
     fn is_fit(&self) -> bool {
-        !self.view.shared.damages.any() && !self.vitals.is_clock_off()
+        !self.view.shared.damages.any() && !self.vitals.is_clock_off() && !self.holds_vote()
+    }
+
+    /// It may lack entries that it had confirmed: not even when nobody else leads may it do so.
+    fn holds_vote(&self) -> bool {
+        self.view.vote_hold().holds()
     }
 
     /// Nobody else can or did lead.
@@ -115,6 +122,7 @@ impl Inner {
     }
 
     fn let_campaign(&self, may: bool) {
+        let may = may && !self.holds_vote();
         self.may_campaign.store(may, Ordering::Release);
         self.tell_core();
     }

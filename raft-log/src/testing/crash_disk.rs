@@ -79,6 +79,7 @@ struct World {
     operations: u64,
     crash_at: Option<u64>,
     crashed: bool,
+    boot: u64,
     faults: Vec<Fault>,
     bytes_max: u64,
     locked: BTreeSet<PathBuf>,
@@ -172,12 +173,18 @@ impl CrashDisk {
             operations: 0,
             crash_at: None,
             crashed: false,
+            boot: 1,
             faults: Vec::new(),
             bytes_max: DISK_BYTES,
             locked: BTreeSet::new(),
             rng: StdRng::seed_from_u64(seed),
         };
         CrashDisk { world: Arc::new(Mutex::new(world)) }
+    }
+
+    /// The machine comes up again, with all that was written.
+    pub(crate) fn boot_again(&self) {
+        self.world.lock().unwrap().boot += 1;
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -245,6 +252,7 @@ impl CrashDisk {
     /// The same disk after the power came back.
     pub(crate) fn power_cycle_with(&self, loss: Loss) {
         let mut world = self.world();
+        world.boot += 1;
         let World { durable_names, name_changes, rng, .. } = &mut *world;
         let kept = match loss {
             Loss::All => 0,
@@ -364,6 +372,9 @@ impl Disk for CrashDisk {
         Ok(Box::new(Locked { world: self.world.clone(), path: path.to_owned() }))
     }
 
+    fn boot_id(&self) -> io::Result<Option<String>> {
+        Ok(Some(self.world.lock().unwrap().boot.to_string()))
+    }
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
         let world = self.world();
         let used: u64 = world.names.values().map(|inode| inode.lock().unwrap().current.len() as u64).sum();

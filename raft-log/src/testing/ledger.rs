@@ -8,6 +8,9 @@ use bytes::{BufMut, Bytes};
 use crate::fields::FieldReader;
 use crate::{LogIndex, RestoreError, StateMachine, Term};
 
+/// A payload that ends so is taken for one that was acknowledged before its commit.
+pub(crate) const ACKNOWLEDGED: u8 = 0xEE;
+
 /// The machine; clones look at the same state.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger {
@@ -49,6 +52,10 @@ impl StateMachine for Ledger {
         }
         state.applied.push((index, payload));
         state.applied.len()
+    }
+
+    fn acknowledged_early(payload: &[u8]) -> u64 {
+        u64::from(payload.last() == Some(&ACKNOWLEDGED))
     }
 
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()> {

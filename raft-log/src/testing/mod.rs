@@ -11,7 +11,7 @@ mod weather;
 
 pub(crate) use crash_disk::{CrashDisk, Loss, Op};
 pub(crate) use history::{Model, Opened, Step, checkpoint_of, open_all, open_with, small_config};
-pub(crate) use ledger::Ledger;
+pub(crate) use ledger::{ACKNOWLEDGED, Ledger};
 pub(crate) use memory_net::MemoryNet;
 pub(crate) use small_disk::SmallDisk;
 pub(crate) use step_runtime::StepRuntime;

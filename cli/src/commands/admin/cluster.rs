@@ -37,6 +37,11 @@ struct StateView {
     last_index: Option<u64>,
     committed_index: Option<u64>,
     applied_index: Option<u64>,
+    ack: String,
+    flush: String,
+    raft_durability: String,
+    in_sync: Vec<u64>,
+    lost_messages: u64,
     /// What is wrong with its copy of the log, its state or its clock; none: nothing that it knows of.
     trouble: Vec<String>,
 }
@@ -75,8 +80,30 @@ fn state_of(status: ClusterStatusReply) -> StateView {
         last_index: status.last_index,
         committed_index: status.committed_index,
         applied_index: status.applied_index,
+        ack: status.ack,
+        flush: status.flush,
+        raft_durability: status.raft_durability,
+        in_sync: status.in_sync,
+        lost_messages: status.lost_messages,
         trouble: status.integrity.as_ref().map(trouble_of).unwrap_or_default(),
     }
+}
+
+fn note_of(state: &StateView) -> String {
+    let mut notes = Vec::new();
+    if state.can_write {
+        let in_sync: Vec<String> = state.in_sync.iter().map(u64::to_string).collect();
+        notes.push(format!("takes writes, answers at {} with {} flush", state.ack, state.flush));
+        notes.push(format!("keep up: {}", in_sync.join(" ")));
+    }
+    if state.raft_durability == "os" {
+        notes.push("confirms before its disk".to_owned());
+    }
+    if state.lost_messages > 0 {
+        notes.push(format!("async tail lost: {} messages", state.lost_messages));
+    }
+    notes.extend(state.trouble.iter().cloned());
+    notes.join("; ")
 }
 
 fn trouble_of(integrity: &Integrity) -> Vec<String> {
@@ -107,8 +134,7 @@ fn table_of(replicas: &[ReplicaView]) -> String {
             Some(state) => {
                 let [last, committed, applied] =
                     [state.last_index, state.committed_index, state.applied_index].map(index_text);
-                let takes_writes = state.can_write.then(|| "takes writes".to_owned());
-                let note = takes_writes.into_iter().chain(state.trouble.clone()).collect::<Vec<_>>().join("; ");
+                let note = note_of(state);
                 let (group, node, term) = (state.group.clone(), state.node.to_string(), state.term.to_string());
                 table.row([group, node, address, state.role.to_owned(), term, last, committed, applied, note]);
             }

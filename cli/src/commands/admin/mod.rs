@@ -5,9 +5,12 @@ mod dlq;
 mod group;
 mod group_change;
 mod leader;
+mod lost_tail;
 mod message;
 mod topic;
 mod transaction;
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use flotilla_client::AdminError;
@@ -70,6 +73,11 @@ enum AdminCommand {
     /// The broker group's leader
     #[command(subcommand)]
     Leader(leader::LeaderCommand),
+    /// Messages that a replica had acknowledged at level async and that another leader overrode
+    LostTail {
+        /// The replica's data folder, or the log folder in it; nothing is changed
+        dir: PathBuf,
+    },
 }
 
 /// What was asked for and why it was not done.
@@ -87,6 +95,9 @@ fn while_doing(what: impl Into<String>) -> impl FnOnce(AdminError) -> AdminComma
 }
 
 pub async fn run(arguments: AdminArguments, _runtime: Runtime) -> Result<(), Failure> {
+    if let AdminCommand::LostTail { dir } = &arguments.command {
+        return lost_tail::run(dir, arguments.json);
+    }
     let admin = arguments.connect.client().map_err(Failure::usage)?.admin();
     match arguments.command {
         AdminCommand::Topic(command) => topic::run(command, &admin, arguments.json).await,
@@ -96,6 +107,7 @@ pub async fn run(arguments: AdminArguments, _runtime: Runtime) -> Result<(), Fai
         AdminCommand::Transaction(command) => transaction::run(command, &admin, arguments.json).await,
         AdminCommand::Cluster(command) => cluster::run(command, &admin, arguments.json).await,
         AdminCommand::Leader(command) => leader::run(command, &admin, arguments.json).await,
+        AdminCommand::LostTail { .. } => unreachable!("needs no cluster and was answered above"),
     }
 }
 

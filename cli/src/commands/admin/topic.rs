@@ -1,8 +1,8 @@
 //! `flotilla admin topic`.
 
 use clap::Subcommand;
-use flotilla_client::{AdminClient, AdminError, TopicSpec};
-use flotilla_message::{MessageType, Permission, TopicName, limits};
+use flotilla_client::{AdminClient, AdminError, TopicDescription, TopicSpec};
+use flotilla_message::{AckLevel, FlushLevel, MessageType, Permission, TopicName, limits};
 use flotilla_proto::admin;
 use flotilla_proto::status::Code;
 use serde::Serialize;
@@ -26,6 +26,13 @@ pub enum TopicCommand {
         /// How many queues its messages are spread over
         #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::QUEUES_PER_TOPIC_MAX)))]
         queues: u32,
+        /// How many replicas have a message when its send is answered: async (the leader), majority, sync (all that keep
+        /// up, two at least). Default: as the group of brokers has it. Given again, it changes the topic's level
+        #[arg(long, value_name = "LEVEL", ignore_case = true)]
+        ack: Option<AckLevel>,
+        /// Whether they have it on disk by then: sync or async. Default: as the group of brokers has it
+        #[arg(long, value_name = "LEVEL", ignore_case = true)]
+        flush: Option<FlushLevel>,
     },
     /// List all topics
     List {
@@ -84,6 +91,9 @@ struct QueueView {
 struct DescribedView {
     #[serde(flatten)]
     topic: TopicView,
+    ack: String,
+    flush: String,
+    level_is_own: bool,
     messages: u64,
     bounds: Vec<QueueView>,
 }
@@ -115,8 +125,8 @@ struct TopicDiffers {
 
 pub async fn run(command: TopicCommand, admin: &AdminClient, json: bool) -> Result<(), Failure> {
     match command {
-        TopicCommand::Create { name, message_type, queues } => {
-            let spec = TopicSpec { message_type, ..TopicSpec::new(name.clone(), queues) };
+        TopicCommand::Create { name, message_type, queues, ack, flush } => {
+            let spec = TopicSpec { message_type, ack, flush, ..TopicSpec::new(name.clone(), queues) };
             let existed = match admin.create_topic(&spec).await {
                 Ok(existed) => existed,
                 Err(error) => return Err(not_created(&spec, error, admin).await),
@@ -140,7 +150,9 @@ pub async fn run(command: TopicCommand, admin: &AdminClient, json: bool) -> Resu
             let described = admin.describe_topic(&name).await.map_err(|error| not_done("described", &name, error))?;
             let bounds: Vec<QueueView> = described.queues.iter().map(queue_view_of).collect();
             let messages = bounds.iter().map(|queue| queue.next_offset - queue.first_offset).sum();
-            let view = DescribedView { topic: view_of(&described.topic), messages, bounds };
+            let topic = view_of(&described.topic);
+            let TopicDescription { ack, flush, level_is_own, .. } = described;
+            let view = DescribedView { topic, ack, flush, level_is_own, messages, bounds };
             print(json, &view, || text_of(&view))
         }
         TopicCommand::Update { name, queues, permission } => {
@@ -224,7 +236,7 @@ fn table_of(topics: &[TopicView]) -> String {
 }
 
 fn text_of(view: &DescribedView) -> String {
-    let DescribedView { topic, messages, bounds } = view;
+    let DescribedView { topic, ack, flush, level_is_own, messages, bounds } = view;
     let mut table = Table::new(["QUEUE", "FIRST OFFSET", "NEXT OFFSET", "MESSAGES"]);
     for queue in bounds {
         let count = queue.next_offset - queue.first_offset;
@@ -233,5 +245,7 @@ fn text_of(view: &DescribedView) -> String {
         table.row([queue.queue.to_string(), first, next, count]);
     }
     let (name, kind, permission) = (&topic.name, &topic.message_type, &topic.permission);
-    format!("topic {name}: type {kind}, {permission}, {} messages\n{table}", format_count(*messages))
+    let whose = if *level_is_own { "its own" } else { "the group's" };
+    let level = format!("sends are answered at {ack} with {flush} flush ({whose} level)");
+    format!("topic {name}: type {kind}, {permission}, {} messages\n{level}\n{table}", format_count(*messages))
 }

@@ -66,6 +66,15 @@ pub fn describe(command: &Command) -> String {
         Command::DeadLetter { group, topic, queue, offset, .. } => {
             format!("make a dead letter of {topic}/{} offset {} of {group}", queue.0, offset.0)
         }
+        Command::SetTopicLevel { name, level } => {
+            let ack = level.ack.map_or_else(|| "the group's".to_owned(), |ack| ack.to_string());
+            let flush = level.flush.map_or_else(|| "the group's".to_owned(), |flush| flush.to_string());
+            format!("answer sends to {name} at ack {ack}, flush {flush}")
+        }
+        Command::AnsweredEarly { commands } => {
+            let numbers: Vec<String> = commands.iter().map(u32::to_string).collect();
+            format!("note: answered before the commit: commands {}", numbers.join(", "))
+        }
     }
 }
 
