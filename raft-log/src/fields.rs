@@ -47,6 +47,11 @@ impl FieldReader {
         self.array::<1>().map(|[byte]| byte)
     }
 
+    pub(crate) fn u16(&mut self) -> Result<u16, FieldError> {
+        let bytes = self.take(2)?;
+        Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
+    }
+
     pub(crate) fn u32(&mut self) -> Result<u32, FieldError> {
         self.array().map(u32::from_le_bytes)
     }

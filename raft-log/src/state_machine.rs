@@ -1,6 +1,7 @@
 //! What a log's owner must provide: a deterministic machine that consumes committed entries.
 
 use std::io;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 
@@ -33,9 +34,37 @@ pub trait StateMachine: Send + 'static {
     /// The state as of the last applied entry.
     fn checkpoint(&self) -> Vec<u8>;
 
+    /// The files besides the state itself that `checkpoint`, one of this machine's own, relies on: another node needs
+    /// them to restore it. They stay as they are for as long as the checkpoint is kept.
+    fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError> {
+        let _ = checkpoint;
+        Ok(Vec::new())
+    }
+
+    /// Where a side file of this name, taken from a peer, is to be put before its checkpoint is restored; `None` if this
+    /// machine has no such files. The name of another content is another one, so nothing of value is ever replaced.
+    fn side_file_path(&self, name: &str) -> Option<PathBuf> {
+        let _ = name;
+        None
+    }
+
+    /// No checkpoint older than `oldest` is kept: side files that only those relied on may go.
+    fn checkpoints_from(&mut self, oldest: LogIndex) {
+        let _ = oldest;
+    }
+
     /// Replaces the whole state by that of a checkpoint whose last applied entry is `applied`. Before the first `apply`
     /// if a checkpoint exists, and whenever a snapshot is installed.
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
+}
+
+/// A file that a checkpoint relies on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideFile {
+    /// Its name, which tells its content: the same name is the same content on every node.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
 }
 
 /// A checkpoint that the machine could not take.

@@ -72,6 +72,7 @@ impl State {
                     // When, not whether: what is due already waits for the leader's next word as well.
                     let due_ms = place.head.delivery_at_ms().unwrap_or(0);
                     changes.timers |= self.timers.insert(due_ms, message, held);
+                    self.references.add(message);
                     due_ms
                 }
                 Way::Half { check_after_ms } => {
@@ -79,6 +80,7 @@ impl State {
                     let check_at_ms = Some(prepared_at_ms.saturating_add(check_after_ms));
                     let half = Half { held, checks: 0, check_at_ms, prepared_at_ms };
                     changes.timers |= self.halves.put(message, half);
+                    self.references.add(message);
                     0
                 }
             };

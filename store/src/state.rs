@@ -10,6 +10,7 @@ use crate::halves::Halves;
 use crate::limits::{GROUPS_MAX, TOPICS_MAX};
 use crate::progress::QueueProgress;
 use crate::queue::Queue;
+use crate::references::References;
 use crate::timers::Timers;
 use crate::{Outcome, Rejection, StartPolicy, StoreError};
 
@@ -56,6 +57,13 @@ pub(crate) struct State {
     pub timers: Timers,
     pub halves: Halves,
     pub ended: EndedWindow,
+    pub references: References,
+    /// The first log index that is kept.
+    pub trimmed_below: u64,
+    /// Slots made before this log time are gone.
+    pub trimmed_before_ms: u64,
+    /// Messages that went before a group had consumed them, counted once for each group.
+    pub expired: u64,
 }
 
 /// What an entry changed, for the observer.
@@ -66,6 +74,8 @@ pub(crate) struct Changes {
     pub catalog: bool,
     /// Something waits whose time comes before that of all others.
     pub timers: bool,
+    /// Slots vanished.
+    pub trimmed: bool,
 }
 
 /// Why a command has no outcome of its own.
@@ -129,6 +139,10 @@ impl State {
             timers: Timers::new(),
             halves: Halves::new(),
             ended: EndedWindow::new(),
+            references: References::default(),
+            trimmed_below: 0,
+            trimmed_before_ms: 0,
+            expired: 0,
         }
     }
 
@@ -190,7 +204,12 @@ impl State {
         uid
     }
 
-    pub fn delete_topic(&mut self, name: &str, changes: &mut Changes) -> Result<Outcome, Rejection> {
+    pub fn delete_topic(&mut self, name: &str, changes: &mut Changes) -> Result<Outcome, Refusal> {
+        let mut released = Vec::new();
+        for queue in self.topic(name)?.queues.iter().filter(|queue| queue.references() > 0) {
+            let slots = queue.part(queue.min(), queue.max() - queue.min()).read()?;
+            released.extend(slots.iter().filter(|slot| slot.is_reference).map(|slot| slot.message));
+        }
         let topic = self.topics.remove(name).ok_or(Rejection::TopicNotFound)?;
         for group in self.groups.values() {
             for queue in 0..topic.queues.len() as u32 {
@@ -198,8 +217,9 @@ impl State {
             }
         }
         self.topic_names.remove(&topic.uid);
-        self.timers.drop_topic(topic.uid);
-        self.halves.drop_topic(topic.uid);
+        released.extend(self.timers.drop_topic(topic.uid));
+        released.extend(self.halves.drop_topic(topic.uid));
+        released.into_iter().for_each(|message| self.references.release(message));
         changes.catalog = true;
         Ok(Outcome::TopicDeleted)
     }
@@ -301,12 +321,16 @@ impl State {
             hash.write_u64(u64::from(*queue));
             progress.write_digest(&mut hash);
         }
+        hash.write_u64(self.trimmed_below);
+        hash.write_u64(self.trimmed_before_ms);
+        hash.write_u64(self.expired);
         hash.write_u64(self.dedup.first_serial());
         let parts = [
             (self.dedup.len(), self.dedup.hash()),
             (self.timers.len(), self.timers.hash()),
             (self.halves.len(), self.halves.hash()),
             (self.ended.len(), self.ended.hash()),
+            (self.references.len(), self.references.hash()),
         ];
         for (len, part) in parts {
             hash.write_u64(len as u64);

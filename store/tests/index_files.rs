@@ -2,10 +2,11 @@
 
 mod support;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use flotilla_message::{QueueId, QueueOffset};
-use flotilla_raft_log::{LogIndex, StateMachine};
+use flotilla_raft_log::{Disk, LogIndex, StateMachine};
 use flotilla_store::{Outcome, Rejection, StartPolicy, StoreError, frame_in};
 use support::{Node, START_MS, deliver, entry, frame, granted_offsets, group, produce, topic};
 
@@ -170,6 +171,10 @@ fn a_missing_or_foreign_or_cut_index_file_is_refused_at_restore() {
     let mut other = Node::new().with_topic("a", 2).with_topic("b", 1);
     other.send("a", 0, &["other"]);
     other.roll();
+    assert!(restore(other.disk.clone(), &checkpoint, node.index).unwrap_err().contains("relies on an index file"));
+    // Even under the right name.
+    let (right, wrong) = (node.disk.names()[0].clone(), other.disk.names()[0].clone());
+    other.disk.rename(&PathBuf::from("store").join(wrong), &PathBuf::from("store").join(right)).unwrap();
     assert!(restore(other.disk, &checkpoint, node.index).unwrap_err().contains("is another one"));
 
     for at in (0..checkpoint.len()).step_by(97) {

@@ -1,7 +1,9 @@
 //! openraft's state machine over ours: apply, checkpoints at segment boundaries, snapshots.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -12,13 +14,14 @@ use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 
 use super::membership::{decode_membership, encode_membership};
+use super::parcel::Parcel;
 use super::type_config::{LogId, Reply, TypeConfig, to_entry_id, to_log_id};
 use crate::checkpoint_file::{Checkpoint, Origin};
 use crate::checkpoint_store::CheckpointStore;
 use crate::failure::ReportPanic;
 use crate::ids::EntryId;
 use crate::log_view::LogView;
-use crate::{LogIndex, OpenError, RestoreError, StateMachine, Term};
+use crate::{LogIndex, OpenError, RestoreError, SideFile, StateMachine, Term};
 
 type Members = StoredMembershipOf<TypeConfig>;
 
@@ -28,6 +31,9 @@ trait ErasedMachine: Send {
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()>;
     fn checkpoint(&self) -> Vec<u8>;
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
+    fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError>;
+    fn side_file_path(&self, name: &str) -> Option<PathBuf>;
+    fn checkpoints_from(&mut self, oldest: LogIndex);
 }
 
 impl<M: StateMachine> ErasedMachine for M {
@@ -42,6 +48,15 @@ impl<M: StateMachine> ErasedMachine for M {
     }
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError> {
         StateMachine::restore(self, checkpoint, applied)
+    }
+    fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError> {
+        StateMachine::side_files(self, checkpoint)
+    }
+    fn side_file_path(&self, name: &str) -> Option<PathBuf> {
+        StateMachine::side_file_path(self, name)
+    }
+    fn checkpoints_from(&mut self, oldest: LogIndex) {
+        StateMachine::checkpoints_from(self, oldest);
     }
 }
 
@@ -89,6 +104,9 @@ impl Machine {
     /// Everything before `first`, the first entry of a segment, is applied: the moment for derived files and a checkpoint.
     fn cross_boundary(&mut self, first: LogIndex) -> io::Result<()> {
         self.machine().segment_started(first)?;
+        if let Some(oldest) = self.checkpoints.oldest() {
+            self.machine().checkpoints_from(oldest);
+        }
         if let Some(checkpoint) = self.take_checkpoint(Origin::Boundary) {
             self.checkpoints.write_later(checkpoint);
         }
@@ -114,14 +132,13 @@ fn members_of(checkpoint: &Checkpoint) -> io::Result<Members> {
     Ok(Members::new(checkpoint.members_at.map(to_log_id), members))
 }
 
-fn to_snapshot(checkpoint: Checkpoint) -> io::Result<SnapshotOf<TypeConfig, Bytes>> {
-    let last_membership = members_of(&checkpoint)?;
-    let meta = SnapshotMetaOf::<TypeConfig> { last_log_id: Some(to_log_id(checkpoint.last)), last_membership };
-    Ok(SnapshotOf::<TypeConfig, Bytes> { meta, snapshot: checkpoint.state })
+fn meta_of(checkpoint: &Checkpoint) -> io::Result<SnapshotMetaOf<TypeConfig>> {
+    let last_membership = members_of(checkpoint)?;
+    Ok(SnapshotMetaOf::<TypeConfig> { last_log_id: Some(to_log_id(checkpoint.last)), last_membership })
 }
 
 impl RaftStateMachine<TypeConfig> for Machine {
-    type SnapshotData = Bytes;
+    type SnapshotData = Parcel;
     type SnapshotBuilder = SnapshotBuilder;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, Members), io::Error> {
@@ -159,14 +176,17 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        let chosen = self.checkpoints.chosen();
         SnapshotBuilder {
-            checkpoint: self.take_checkpoint(Origin::OnDemand),
+            // The one that was chosen is there already.
+            checkpoint: if chosen.is_some() { None } else { self.take_checkpoint(Origin::OnDemand) },
+            chosen,
             log: self.log.clone(),
             checkpoints: self.checkpoints.clone(),
         }
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<TypeConfig>, state: Bytes) -> Result<(), io::Error> {
+    async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<TypeConfig>, parcel: Parcel) -> Result<(), io::Error> {
         let failure = self.log.failure().clone();
         let _guard = ReportPanic { failure: &failure, what: "state machine" };
         let Some(last) = meta.last_log_id.as_ref().map(to_entry_id) else {
@@ -177,9 +197,15 @@ impl RaftStateMachine<TypeConfig> for Machine {
             origin: Origin::Installed,
             members_at: meta.last_membership.log_id().as_ref().map(to_entry_id),
             members: encode_membership(meta.last_membership.membership()),
-            state: state.clone(),
+            state: parcel.state.clone(),
         };
+        // The files first: from the checkpoint on, the state relies on them.
+        let names = parcel.sides.iter().map(|side| side.name.clone());
+        let paths: BTreeMap<String, PathBuf> =
+            names.filter_map(|name| Some((name.clone(), self.machine().side_file_path(&name)?))).collect();
+        self.checkpoints.put_sides(parcel.clone(), paths).await?;
         self.checkpoints.write_now(checkpoint).await?;
+        let state = parcel.state;
         let restored = self.machine().restore(&state, last.index);
         restored
             .map_err(|error| failure.report_io("state machine", io::Error::new(io::ErrorKind::InvalidData, error)))?;
@@ -190,28 +216,48 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok(())
     }
 
-    async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<TypeConfig, Bytes>>, io::Error> {
-        self.checkpoints.served().await?.map(to_snapshot).transpose()
+    async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<TypeConfig, Parcel>>, io::Error> {
+        let Some(checkpoint) = self.checkpoints.served().await? else {
+            return Ok(None);
+        };
+        let files = self.machine().side_files(&checkpoint.state);
+        let files = files.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let meta = meta_of(&checkpoint)?;
+        let snapshot = self.checkpoints.open_parcel(checkpoint.state, files).await?;
+        Ok(Some(SnapshotOf::<TypeConfig, Parcel> { meta, snapshot }))
     }
 }
 
-/// A checkpoint of the state as it was when the builder was made.
+/// The checkpoint that was chosen to be served, or one of the state as it was when the builder was made.
 pub(crate) struct SnapshotBuilder {
+    chosen: Option<LogIndex>,
     checkpoint: Option<Checkpoint>,
     log: LogView,
     checkpoints: CheckpointStore,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
-    type SnapshotData = Bytes;
+    type SnapshotData = Parcel;
 
-    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, Bytes>, io::Error> {
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, Parcel>, io::Error> {
+        if let Some(index) = self.chosen
+            && let Some(checkpoint) = self.checkpoints.read(index).await?
+        {
+            return to_built(checkpoint);
+        }
         let Some(checkpoint) = self.checkpoint.take() else {
             // The empty state needs no file.
-            return Ok(SnapshotOf::<TypeConfig, Bytes> { meta: Default::default(), snapshot: Bytes::new() });
+            let snapshot = Parcel::of_state(Bytes::new());
+            return Ok(SnapshotOf::<TypeConfig, Parcel> { meta: Default::default(), snapshot });
         };
         self.log.flush().await?;
         self.checkpoints.write_now(checkpoint.clone()).await?;
-        to_snapshot(checkpoint)
+        to_built(checkpoint)
     }
+}
+
+/// openraft asks only what a built snapshot is of; what is sent is read anew.
+fn to_built(checkpoint: Checkpoint) -> io::Result<SnapshotOf<TypeConfig, Parcel>> {
+    let meta = meta_of(&checkpoint)?;
+    Ok(SnapshotOf::<TypeConfig, Parcel> { meta, snapshot: Parcel::of_state(checkpoint.state) })
 }
