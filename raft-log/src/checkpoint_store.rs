@@ -191,6 +191,12 @@ impl CheckpointStore {
         self.inner.runtime.blocking(move || Parcel::open(&*inner.disk, state, files)).await
     }
 
+    /// Removes what is of no use any more after a purge.
+    pub(crate) async fn drop_old(&self) {
+        let inner = self.inner.clone();
+        self.inner.runtime.blocking(move || inner.drop_old()).await;
+    }
+
     /// Puts the files that came with a checkpoint to their places; durable when this returns.
     pub(crate) async fn put_sides(&self, parcel: Parcel, paths: BTreeMap<String, PathBuf>) -> io::Result<()> {
         let inner = self.inner.clone();
@@ -234,13 +240,23 @@ impl Inner {
             }
             state.take_old(purged)
         };
+        self.remove(old);
+        Ok(())
+    }
+
+    fn remove(&self, old: Vec<LogIndex>) {
         for index in old {
             let path = self.dir.join(format!("checkpoint-{index:020}.ckp", index = index.0));
             if let Err(error) = self.disk.remove(&path) {
                 tracing::warn!(file = %path.display(), %error, "old checkpoint could not be removed");
             }
         }
-        Ok(())
+    }
+
+    fn drop_old(&self) {
+        let purged = self.log.ends().0.map(|purged| purged.index);
+        let old = self.state().take_old(purged);
+        self.remove(old);
     }
 
     fn read_served(&self) -> io::Result<Option<Checkpoint>> {

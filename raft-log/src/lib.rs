@@ -60,7 +60,7 @@ pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, PurgeError, ReadError, ServeError, TransferError};
 pub use ids::{LogIndex, NodeId, Term};
-pub use purge::{LogExtent, Purgeable, SegmentExtent};
+pub use purge::{DiskUse, LogExtent, Purgeable, SegmentExtent};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;
 pub use state_machine::{RestoreError, SideFile, StateMachine};

@@ -41,7 +41,22 @@ pub struct Purgeable {
     pub held_by: BTreeSet<NodeId>,
 }
 
+/// The file system that holds the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskUse {
+    /// Bytes that may still be written.
+    pub free_bytes: u64,
+    /// Bytes of the whole.
+    pub total_bytes: u64,
+}
+
 impl<O: Send + 'static> ReplicatedLog<O> {
+    /// How full the file system is.
+    pub fn disk_use(&self) -> std::io::Result<DiskUse> {
+        let (disk, dir) = (&self.inner.disk, &self.inner.dir);
+        Ok(DiskUse { free_bytes: disk.free_bytes(dir)?, total_bytes: disk.total_bytes(dir)? })
+    }
+
     /// How far the log reaches on this replica.
     pub fn extent(&self) -> LogExtent {
         let state = self.inner.view.shared.state();
@@ -107,6 +122,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             while inner.view.ends().0.is_none_or(|purged| purged.index < to) {
                 inner.runtime.sleep(LOOK_PAUSE).await;
             }
+            inner.checkpoints.drop_old().await;
             tracing::info!(%to, "entries purged");
             Ok(())
         };

@@ -308,7 +308,9 @@ impl Take {
         if !self.filter.may_want(slot.tag_hash) {
             return Ok(false);
         }
-        let message = frames.frame(slot).await?;
+        let Some(message) = frames.frame(slot).await? else {
+            return Ok(false);
+        };
         let head_bytes = slot.length as usize - message.body().len();
         let read_bytes = std::mem::take(&mut frames.bytes_read) + head_bytes * self.filter.weight();
         room.look_bytes = room.look_bytes.saturating_sub(read_bytes);
@@ -383,7 +385,10 @@ impl Take {
             store_host: &replica.client_address,
         };
         for grant in granted.iter().filter(|grant| !grant.dead_lettered) {
-            messages.push(delivery.message(grant, &frames.frame(&grant.slot).await?));
+            // One that is trimmed meanwhile is not in flight any more either.
+            if let Some(frame) = frames.frame(&grant.slot).await? {
+                messages.push(delivery.message(grant, &frame));
+            }
         }
         Ok(())
     }
@@ -402,14 +407,18 @@ impl<'a> Frames<'a> {
         Frames { replica, last: None, bytes_read: 0 }
     }
 
-    async fn frame(&mut self, slot: &Slot) -> Result<FrameView, LookError> {
-        let index = slot.message.index;
+    /// `None` if its entry was trimmed since the slot was looked up.
+    async fn frame(&mut self, slot: &Slot) -> Result<Option<FrameView>, LookError> {
+        let index = slot.entry;
         let payload = match &self.last {
             Some((last, payload)) if *last == index => payload.clone(),
             _ => {
                 let entry = self.replica.log.read_soon(LogIndex(index)).await;
                 let entry = entry.map_err(|error| LookError::Frame(error.to_string()))?;
                 let Some(entry) = entry else {
+                    if index < self.replica.store.retention().trimmed_below {
+                        return Ok(None);
+                    }
                     return Err(LookError::Frame(format!("log has no entry {index}, which a queue refers to")));
                 };
                 self.bytes_read += entry.payload.len();
@@ -418,7 +427,7 @@ impl<'a> Frames<'a> {
             }
         };
         self.bytes_read += slot.length as usize;
-        frame_in(&payload, slot).map_err(|error| LookError::Frame(error.to_string()))
+        frame_in(&payload, slot).map(Some).map_err(|error| LookError::Frame(error.to_string()))
     }
 }
 

@@ -146,7 +146,7 @@ fn tell_producer(replica: &Replica, topic: &str, turn: u32, command: &v2::Teleme
 }
 
 async fn question(replica: &Replica, half: &HalfMessage) -> Result<v2::TelemetryCommand, String> {
-    let index = half.slot.message.index;
+    let index = half.slot.entry;
     let entry = replica.log.read_soon(LogIndex(index)).await.map_err(|error| error.to_string())?;
     let payload = entry.ok_or_else(|| format!("log entry {index} is gone"))?.payload;
     let frame = frame_in(&payload, &half.slot).map_err(|error| error.to_string())?;
