@@ -20,6 +20,8 @@ pub(crate) enum Origin {
     Installed = 2,
     /// Made here on demand, anywhere. Its entries were durable here before it was.
     OnDemand = 3,
+    /// Made here after so many bytes or so much time, anywhere. Its entries were durable here before it was.
+    Periodic = 4,
 }
 
 /// The state after applying `last`.
@@ -84,6 +86,7 @@ impl Checkpoint {
             1 => Origin::Boundary,
             2 => Origin::Installed,
             3 => Origin::OnDemand,
+            4 => Origin::Periodic,
             value => return Err(FieldError::Unknown { name: "origin", value: value.into() }),
         };
         let has_members_at = reader.flag("members")?;
@@ -122,7 +125,7 @@ mod tests {
         ) {
             let checkpoint = Checkpoint {
                 last: EntryId::new(last.0, last.1),
-                origin: [Origin::Boundary, Origin::Installed, Origin::OnDemand][origin.index(3)],
+                origin: [Origin::Boundary, Origin::Installed, Origin::OnDemand, Origin::Periodic][origin.index(4)],
                 members_at: members_at.map(|(term, index)| EntryId::new(term, index)),
                 members: members.into(),
                 state: state.into(),

@@ -12,7 +12,7 @@ use crate::log_view::LogView;
 use crate::raft::{INCOMING_FILE, Parcel, put_sides};
 use crate::{Corruption, LogIndex, OpenError, SideFile};
 use bytes::Bytes;
-use flotilla_runtime::Runtime;
+use flotilla_runtime::{Instant, Runtime};
 
 /// How many checkpoint files stay for the next start.
 const KEPT: usize = 2;
@@ -138,6 +138,13 @@ impl CheckpointStore {
             while let Some(checkpoint) = inner.next_waiting() {
                 let last = checkpoint.last;
                 let work = inner.clone();
+                // In the middle of a segment its last entries may only be on a quorum's other disks yet.
+                if !inner.log.is_durable(last.index)
+                    && let Err(error) = inner.log.flush().await
+                {
+                    tracing::warn!(%last, %error, "log could not be flushed for a checkpoint");
+                    continue;
+                }
                 if let Err(error) = inner.runtime.blocking(move || work.write(&checkpoint)).await {
                     tracing::warn!(%last, %error, "checkpoint could not be written");
                 }
@@ -151,6 +158,11 @@ impl CheckpointStore {
     pub(crate) async fn write_now(&self, checkpoint: Checkpoint) -> io::Result<()> {
         let inner = self.inner.clone();
         self.inner.runtime.blocking(move || inner.write(&checkpoint)).await
+    }
+
+    /// The time, for the pace of checkpoints.
+    pub(crate) fn now(&self) -> Instant {
+        self.inner.runtime.now()
     }
 
     /// The oldest one that is kept.
@@ -235,7 +247,7 @@ impl Inner {
         let old = {
             let mut state = self.state();
             state.files.insert(checkpoint.last.index);
-            if checkpoint.origin != Origin::Boundary {
+            if matches!(checkpoint.origin, Origin::OnDemand | Origin::Installed) {
                 state.chosen = Some(checkpoint.last.index);
             }
             state.take_old(purged)

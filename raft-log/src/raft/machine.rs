@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_runtime::Instant;
 use futures::channel::oneshot;
 use futures::{Stream, StreamExt};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
@@ -60,6 +62,40 @@ impl<M: StateMachine> ErasedMachine for M {
     }
 }
 
+/// When the next checkpoint between boundaries is due.
+struct Pace {
+    /// Payload bytes applied since the last one.
+    bytes: u64,
+    last: Instant,
+    /// How long apply waited for it.
+    pause: Duration,
+}
+
+/// A restart applies about so many payload bytes again, at most,
+const CHECKPOINT_BYTES: u64 = 64 << 20;
+/// or what was applied in so much time;
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
+/// but apply never stands still for more than one part in so many.
+const PAUSE_SHARE: u32 = 50;
+
+impl Pace {
+    fn new(now: Instant) -> Pace {
+        Pace { bytes: 0, last: now, pause: Duration::ZERO }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        if self.bytes == 0 {
+            return false;
+        }
+        let since = now.saturating_since(self.last);
+        (self.bytes >= CHECKPOINT_BYTES || since >= CHECKPOINT_INTERVAL) && since >= self.pause * PAUSE_SHARE
+    }
+
+    fn taken(&mut self, began: Instant, ended: Instant) {
+        *self = Pace { bytes: 0, last: ended, pause: ended.saturating_since(began) };
+    }
+}
+
 /// The machine, where it stands, and its checkpoints.
 pub(crate) struct Machine {
     /// Only ever reached through `&mut`; the lock makes it `Sync`, which openraft asks for.
@@ -71,6 +107,7 @@ pub(crate) struct Machine {
     /// The last entry of the checkpoint that the state was restored from, if that was taken behind a boundary and nothing
     /// was applied since.
     restored: Option<EntryId>,
+    pace: Pace,
     /// Dropped with the machine: whoever closes the log waits for that.
     _alive: oneshot::Sender<()>,
 }
@@ -90,11 +127,13 @@ impl Machine {
             members = members_of(checkpoint).map_err(|error| OpenError::Core(error.to_string()))?;
         }
         let applied = newest.as_ref().map(|checkpoint| checkpoint.last);
-        let restored =
-            newest.filter(|checkpoint| checkpoint.origin != Origin::OnDemand).map(|checkpoint| checkpoint.last);
+        let restored = newest
+            .filter(|checkpoint| matches!(checkpoint.origin, Origin::Boundary | Origin::Installed))
+            .map(|checkpoint| checkpoint.last);
         let machine: Mutex<Box<dyn ErasedMachine>> = Mutex::new(Box::new(machine));
         let (_alive, gone) = oneshot::channel();
-        Ok((Machine { machine, log, checkpoints, applied, members, restored, _alive }, gone))
+        let pace = Pace::new(checkpoints.now());
+        Ok((Machine { machine, log, checkpoints, applied, members, restored, pace, _alive }, gone))
     }
 
     fn machine(&mut self) -> &mut dyn ErasedMachine {
@@ -113,9 +152,21 @@ impl Machine {
         Ok(())
     }
 
+    /// In the middle of a segment, so that a restart has little to apply again.
+    fn checkpoint_if_due(&mut self) {
+        if !self.pace.is_due(self.checkpoints.now()) {
+            return;
+        }
+        if let Some(checkpoint) = self.take_checkpoint(Origin::Periodic) {
+            self.checkpoints.write_later(checkpoint);
+        }
+    }
+
     fn take_checkpoint(&mut self, origin: Origin) -> Option<Checkpoint> {
         let last = self.applied?;
+        let began = self.checkpoints.now();
         let state = self.machine().checkpoint();
+        self.pace.taken(began, self.checkpoints.now());
         Some(Checkpoint {
             last,
             origin,
@@ -160,7 +211,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
             }
             let reply = match entry.payload {
                 EntryPayload::Blank => Reply::none(),
-                EntryPayload::Normal(proposal) => Reply::some(self.machine().apply(id.index, id.term, proposal.0)),
+                EntryPayload::Normal(proposal) => {
+                    self.pace.bytes += proposal.0.len() as u64;
+                    Reply::some(self.machine().apply(id.index, id.term, proposal.0))
+                }
                 EntryPayload::Membership(members) => {
                     self.members = Members::new(Some(entry.log_id), members);
                     Reply::none()
@@ -171,6 +225,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             if let Some(responder) = responder {
                 responder.send(reply);
             }
+            self.checkpoint_if_due();
         }
         Ok(())
     }
@@ -260,4 +315,23 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
 fn to_built(checkpoint: Checkpoint) -> io::Result<SnapshotOf<TypeConfig, Parcel>> {
     let meta = meta_of(&checkpoint)?;
     Ok(SnapshotOf::<TypeConfig, Parcel> { meta, snapshot: Parcel::of_state(checkpoint.state) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_come_by_bytes_and_by_time_and_never_too_often() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut pace = Pace::new(at(0));
+        assert!(!pace.is_due(at(1_000_000)), "nothing was applied");
+        pace.bytes = 1;
+        assert!(!pace.is_due(at(59_999)) && pace.is_due(at(60_000)));
+        pace.bytes = CHECKPOINT_BYTES;
+        assert!(pace.is_due(at(1)));
+        pace.taken(at(1_000), at(1_100));
+        pace.bytes = CHECKPOINT_BYTES;
+        assert!(!pace.is_due(at(6_099)) && pace.is_due(at(6_100)), "apply stood still for 100 ms");
+    }
 }

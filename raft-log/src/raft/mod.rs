@@ -4,6 +4,8 @@ mod append_stream;
 mod async_runtime;
 mod core_config;
 mod gone_watch;
+#[cfg(test)]
+mod install_test;
 mod log_store;
 mod machine;
 mod membership;
