@@ -8,6 +8,7 @@
 //! whatever their age. Each counts only while less than an absolute amount is free, so that a large disk is not
 //! called full with terabytes to spare. From the log's own reserve on sends are refused.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +69,7 @@ impl DiskPressure {
 /// Runs as long as the replica; rests while another one leads.
 pub async fn retain(replica: Arc<Replica>) {
     let mut alarmed: Option<Instant> = None;
+    let mut times = BTreeMap::new();
     loop {
         let seen = replica.leadership.seen();
         let now = replica.runtime.now();
@@ -80,7 +82,7 @@ pub async fn retain(replica: Arc<Replica>) {
             tracing::warn!(?pressure, disk = ?replica.log.disk_use().ok(), "disk fills up");
             alarmed = Some(now);
         }
-        if let Some(to) = what_may_go(&replica, term, pressure).await
+        if let Some(to) = what_may_go(&replica, term, pressure, &mut times).await
             && let Err(reason) = let_go(&replica, term, to).await
         {
             tracing::warn!(to = to.0, reason, "old entries not let go");
@@ -89,8 +91,14 @@ pub async fn retain(replica: Arc<Replica>) {
     }
 }
 
-/// The last entry that may go: that of a checkpoint, so that files go with it.
-async fn what_may_go(replica: &Replica, term: Term, pressure: DiskPressure) -> Option<LogIndex> {
+/// The last entry that may go: that of a checkpoint, so that files go with it. `times` keeps the log times of checkpoints
+/// from one look to the next.
+async fn what_may_go(
+    replica: &Replica,
+    term: Term,
+    pressure: DiskPressure,
+    times: &mut BTreeMap<LogIndex, u64>,
+) -> Option<LogIndex> {
     let extent = replica.log.extent();
     let trimmed_below = replica.store.retention().trimmed_below;
     // Entries of the last file are never let go.
@@ -98,6 +106,7 @@ async fn what_may_go(replica: &Replica, term: Term, pressure: DiskPressure) -> O
     let is_candidate = |index: &LogIndex| index.0 >= trimmed_below.max(1) && *index < last_file;
     let candidates: Vec<LogIndex> = extent.checkpoints.iter().copied().filter(is_candidate).collect();
     let config = &replica.config;
+    times.retain(|index, _| candidates.contains(index));
 
     let mut by_age = None;
     let hour_now = replica.runtime.wall_ms() / MS_PER_HOUR % 24;
@@ -106,7 +115,12 @@ async fn what_may_go(replica: &Replica, term: Term, pressure: DiskPressure) -> O
         let now_ms = replica.clock.now_ms(term, &replica.store);
         for index in &candidates {
             // Times rise, so the first one that is not expired ends it.
-            match log_time_at(replica, *index).await {
+            let at_ms = match times.get(index) {
+                Some(known) => Some(*known),
+                None => log_time_at(replica, *index).await,
+            };
+            times.extend(at_ms.map(|at_ms| (*index, at_ms)));
+            match at_ms {
                 Some(at_ms) if at_ms.saturating_add(config.retention_ms) <= now_ms => by_age = Some(*index),
                 _ => break,
             }
