@@ -82,6 +82,11 @@ pub struct BrokerConfig {
     /// Whether a leader whose process is surely gone (its machine refuses connections, by the word of a quorum of the
     /// replicas) is replaced at once, without waiting for the election timeout. Default true.
     pub elect_on_peer_gone: bool,
+    /// Bytes a second of sealed log segments that are read against their checksums in the background; 0 turns it off.
+    /// Default 8 MiB.
+    pub scrub_bytes_per_s: u64,
+    /// From the beginning of one such pass over everything to that of the next, ms, at the least. Default 24 hours.
+    pub scrub_interval_ms: u64,
 
     /// Largest body of a message, bytes. Default 4 MiB; 1 to 4 MiB.
     pub body_bytes_max: u64,
@@ -96,6 +101,9 @@ pub struct BrokerConfig {
     /// Deliveries of a message to a group, before it goes to the group's dead letter topic, in groups created that way or
     /// without a number of their own. Default 17 (the first and 16 retries); 1 to 1000.
     pub max_deliveries: u32,
+    /// Whether a consumer is refused whose filter is not that of the members of its group that were there before; else
+    /// it is served, and told of in the log and by `admin group describe`. Default false.
+    pub refuse_differing_subscriptions: bool,
     /// How far in the future the delivery time of a delayed message may be, ms. Default 3 days; 1,000 to 10 years.
     pub delay_ms_max: u64,
     /// When the producer of a half message is first asked, where that does not say, ms. Default 6,000; 100 to 3,600,000.
@@ -171,11 +179,14 @@ impl Default for BrokerConfig {
             election_timeout_ms_min: 200,
             election_timeout_ms_max: 400,
             elect_on_peer_gone: true,
+            scrub_bytes_per_s: 8 << 20,
+            scrub_interval_ms: 24 * 3_600_000,
             body_bytes_max: limits::BODY_BYTES_MAX as u64,
             auto_create_topics: false,
             auto_create_queues: 4,
             auto_create_groups: true,
             max_deliveries: 17,
+            refuse_differing_subscriptions: false,
             delay_ms_max: 3 * 24 * 3600 * 1000,
             transaction_check_after_ms: 6_000,
             transaction_check_interval_ms: 30_000,
@@ -412,6 +423,8 @@ impl BrokerConfig {
         log.data_bytes_max = self.data_bytes_max;
         log.disk_free_bytes_min = self.disk_free_bytes_min;
         log.elect_on_peer_gone = self.elect_on_peer_gone;
+        log.scrub_bytes_per_s = self.scrub_bytes_per_s;
+        log.scrub_interval_ms = self.scrub_interval_ms;
         log
     }
 }

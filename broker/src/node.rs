@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::admin::service::AdminService;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
+use crate::consume::renewal::{Renewals, renew_deliveries};
 use crate::duty::{self, DutyNews};
 use crate::edge::clients::Clients;
 use crate::edge::front::Front;
@@ -50,6 +51,7 @@ struct Listener {
     catalog: Arc<Notify>,
     duties: Arc<DutyNews>,
     failure: Arc<Failure>,
+    clock: Arc<TermClock>,
 }
 
 impl ApplyObserver for Listener {
@@ -62,6 +64,10 @@ impl ApplyObserver for Listener {
     }
 
     fn applied(&self, _index: u64) {}
+
+    fn stamped(&self, log_time_ms: u64) {
+        self.clock.saw(log_time_ms);
+    }
 
     fn catalog_changed(&self) {
         self.catalog.notify_one();
@@ -97,17 +103,19 @@ impl Node {
         let catalog = Arc::new(Notify::new());
         let duty_news = Arc::new(DutyNews::default());
         let failure = Arc::new(Failure::default());
+        let clock = Arc::new(TermClock::new(runtime.clone()));
         let listener = Listener {
             lanes: lanes.clone(),
             catalog: catalog.clone(),
             duties: duty_news.clone(),
             failure: failure.clone(),
+            clock: clock.clone(),
         };
         let store_dir = config.data_dir.join("store");
         let (machine, store) = flotilla_store::open(disk.clone(), store_dir.clone(), Arc::new(listener))
             .map_err(|error| StartError::Store { dir: store_dir.display().to_string(), reason: error.to_string() })?;
         let log = ReplicatedLog::open(config.log_config(), runtime.clone(), disk, transport, machine).await?;
-        let (replica, proposer) = assemble(config, runtime, log, store, lanes, failure, &*connector);
+        let (replica, proposer) = assemble(config, runtime, log, store, clock, lanes, failure, &*connector);
         let mut tasks = vec![proposer];
         tasks.extend(duties(&replica, catalog, &*connector));
         tasks.extend(duty::start(&replica, &duty_news));
@@ -223,16 +231,17 @@ impl Drop for Node {
 }
 
 /// Puts the shared parts together; the second is the proposer's task.
+#[allow(clippy::too_many_arguments, reason = "called once, with the parts it puts together")]
 fn assemble(
     config: BrokerConfig,
     runtime: Runtime,
     log: Log,
     store: StoreReader,
+    clock: Arc<TermClock>,
     lanes: Arc<Lanes>,
     failure: Arc<Failure>,
     connector: &dyn Connector,
 ) -> (Arc<Replica>, Task<()>) {
-    let clock = Arc::new(TermClock::new(runtime.clone()));
     let suspected = log.clone();
     let suspect = Box::new(move |node| suspected.suspect(node));
     let (proposer, batcher) = Proposer::new(
@@ -259,6 +268,7 @@ fn assemble(
         clock,
         proposer,
         lanes,
+        renewals: Renewals::default(),
         failure,
         config,
     };
@@ -273,6 +283,7 @@ fn duties(replica: &Arc<Replica>, catalog: Arc<Notify>, connector: &dyn Connecto
     tasks.push(failure.guard(runtime, "leadership", async move { watch_leadership(&watched).await }));
     let scanned = replica.clone();
     tasks.push(failure.guard(runtime, "client-expiry", async move { expire_clients(&scanned).await }));
+    tasks.push(failure.guard(runtime, "renewal", renew_deliveries(replica.clone())));
     if !replica.config.namesrv.is_empty() {
         let row = Arc::new(OwnRow::new(replica));
         let keeping = registration::keep_row(replica.clone(), row.clone(), catalog);

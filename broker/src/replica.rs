@@ -10,6 +10,7 @@ use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo};
 
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
+use crate::consume::renewal::Renewals;
 use crate::edge::clients::Clients;
 use crate::edge::route::RoutePlan;
 use crate::failure::Failure;
@@ -51,6 +52,8 @@ pub struct Replica {
     pub clients: Clients,
     /// Polls at work and waiting.
     pub lanes: Arc<Lanes>,
+    /// Deliveries that are prolonged while their consumers live.
+    pub renewals: Renewals,
     /// Why the process must exit, once it must.
     pub failure: Arc<Failure>,
     /// `host:port` that clients are told for this replica.
@@ -71,6 +74,7 @@ impl Replica {
             uid: 0,
             message_type: MessageType::Normal,
             queue_count: 1,
+            writable_queues: 1,
             permission: Permission::ReadWrite,
         })
     }
@@ -92,6 +96,21 @@ impl Replica {
         // Refused or made by another call meanwhile: what counts is what is there now.
         self.proposer.submit(term, command).await?;
         Ok(self.store.topic(name))
+    }
+
+    /// Makes the dead letters of a group if that is what the name means and they are not there yet: who reads them
+    /// before the first one came stands before it, not behind.
+    pub async fn dead_letters_or_made(&self, name: &TopicName, term: Term) -> Result<(), SubmitError> {
+        if !name.is_dead_letter() || self.store.topic(name).is_some() || self.readable_topic(name).is_none() {
+            return Ok(());
+        }
+        let command = Command::CreateTopic {
+            name: name.clone(),
+            message_type: MessageType::Normal,
+            queue_count: 1,
+            permission: Permission::ReadWrite,
+        };
+        self.proposer.submit(term, command).await.map(|_| ())
     }
 
     /// A group to receive for; made if it is absent and the settings say so. `Ok(None)` if it does not exist.

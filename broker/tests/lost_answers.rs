@@ -189,7 +189,13 @@ impl Group {
         };
         let group = Group { runtime, net, front, _dir: dir };
         let name = "orders".to_owned();
-        let topic = admin::Topic { name, message_type: v2::MessageType::Normal.into(), queue_count: 1, permission: 4 };
+        let topic = admin::Topic {
+            name,
+            message_type: v2::MessageType::Normal.into(),
+            queue_count: 1,
+            permission: 4,
+            ..Default::default()
+        };
         let request = admin::CreateTopicRequest { topic: Some(topic) };
         let reply = admin.create_topic(group.context(Duration::from_secs(10)), request).await;
         assert_eq!(reply.status.expect("a status").code, 20000);

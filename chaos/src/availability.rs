@@ -112,6 +112,7 @@ mod tests {
             healed_ns,
             disturbed: None,
             problem: None,
+            notes: Vec::new(),
         }
     }
 

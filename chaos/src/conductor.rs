@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::history_file::HistoryFile;
 use crate::incidents::Incidents;
-use crate::nemesis::{FaultKind, Field, FieldError};
+use crate::nemesis::{Class, FaultKind, Field};
 use crate::plan::{Plan, QUIET_END_MS, Step};
 
 const NEMESIS: &str = "nemesis";
@@ -29,15 +29,30 @@ pub struct FaultRecord {
     pub struck_ns: u64,
     /// See `started_ns`.
     pub healed_ns: u64,
-    /// How often traffic between replicas met it, for faults of the network.
+    /// How often traffic, files or clocks met it, for faults of which that can be counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disturbed: Option<u64>,
     /// Why it could not be done, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// What else was seen that is no wrong: replicas that refused to start on damaged data, or ended as they should.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
-/// Carries out the plan of a load that began at `begun`.
+/// A fault that holds.
+struct Holding<'a> {
+    step: &'a Step,
+    targets: Vec<u64>,
+    problem: Option<String>,
+    notes: Vec<String>,
+    started_ns: u64,
+    struck_ns: u64,
+    heal_at: Instant,
+    met_before: u64,
+}
+
+/// Carries out the plan of a load that began at `begun`. Work is done one after the other; only the holds overlap.
 pub(crate) async fn conduct(
     plan: &Plan,
     begun: Instant,
@@ -47,70 +62,129 @@ pub(crate) async fn conduct(
 ) -> Vec<FaultRecord> {
     let last_start = begun + Duration::from_millis(plan.duration_ms.saturating_sub(QUIET_END_MS));
     let mut records = Vec::new();
-    for step in &plan.steps {
-        field.runtime.sleep_until(begun + Duration::from_millis(step.at_ms)).await;
-        if field.runtime.now() > last_start {
-            eprintln!(
-                "chaos: {} faults are left out: healing took longer than planned",
-                plan.steps.len() - records.len()
-            );
-            break;
+    let mut holding: Vec<Holding<'_>> = Vec::new();
+    let mut steps = plan.steps.iter().peekable();
+    loop {
+        let strike_at = steps.peek().map(|step| begun + Duration::from_millis(step.at_ms));
+        let next_heal = holding.iter().enumerate().min_by_key(|(_, fault)| fault.heal_at);
+        let next_heal = next_heal.map(|(at, fault)| (at, fault.heal_at));
+        let may_strike = steps.peek().is_some_and(|step| {
+            let may_join = || holding.iter().all(|other| step.kind.may_join(other.step.kind));
+            holding.is_empty() || (plan.overlaps && (plan.meets_as_written || may_join()))
+        });
+        match (strike_at, next_heal) {
+            (None, None) => break,
+            (Some(at), heal) if may_strike && heal.is_none_or(|(_, heal_at)| at <= heal_at) => {
+                field.runtime.sleep_until(at).await;
+                let step = steps.next().expect("it was looked at");
+                if field.runtime.now() > last_start {
+                    let left = 1 + steps.by_ref().count();
+                    eprintln!("chaos: {left} faults are left out: healing took longer than planned");
+                    continue;
+                }
+                revive_fallen(field, &excused(&holding), incidents).await;
+                holding.push(strike(step, field, history, incidents).await);
+            }
+            (_, Some((at, heal_at))) => {
+                field.runtime.sleep_until(heal_at).await;
+                let fault = holding.remove(at);
+                let record = heal(fault, field, history, incidents).await;
+                eprintln!("chaos: {}", text_of(&record));
+                let (number, kind) = (record.number, record.kind);
+                records.push(record);
+                if holding.is_empty()
+                    && let Err(error) = field.view.await_leader(0, crate::nemesis::LEADER_TIMEOUT).await
+                {
+                    incidents.add(format!("after fault {number} ({kind}) was healed: {error}"));
+                }
+                revive_fallen(field, &excused(&holding), incidents).await;
+            }
+            (Some(_), None) => unreachable!("where nothing holds, the next fault may strike"),
         }
-        revive_fallen(field, incidents).await;
-        let record = strike(step, field, history, incidents).await;
-        eprintln!("chaos: {}", text_of(step, &record));
-        records.push(record);
-        if let Err(error) = field.view.await_leader(0, crate::nemesis::LEADER_TIMEOUT).await {
-            incidents.add(format!("after fault {} ({}) was healed: {error}", step.number, step.kind));
-        }
-        revive_fallen(field, incidents).await;
     }
+    records.sort_by_key(|record: &FaultRecord| record.number);
     records
 }
 
-async fn strike(step: &Step, field: &mut Field, history: &Arc<HistoryFile>, incidents: &Incidents) -> FaultRecord {
-    let event = |kind, name: String, targets: &[u64]| {
-        history.record(NEMESIS, kind, Operation::Fault { name, targets: targets.to_vec() })
+/// Replicas that may end by themselves: their disks are hurt.
+fn excused(holding: &[Holding<'_>]) -> Vec<u64> {
+    let on_disks = holding.iter().filter(|fault| matches!(fault.step.kind.card().class, Class::Disk | Class::Control));
+    on_disks.flat_map(|fault| fault.targets.iter().copied()).collect()
+}
+
+/// How often anything met the faults of this kind until now.
+fn met(kind: FaultKind, field: &Field) -> Option<u64> {
+    let card = kind.card();
+    if card.needs_links {
+        return Some(field.cluster.links().map_or(0, |links| links.disturbed()));
+    }
+    card.needs_shim.then(|| field.cluster.shims_obeyed())
+}
+
+async fn strike<'a>(
+    step: &'a Step,
+    field: &mut Field,
+    history: &Arc<HistoryFile>,
+    incidents: &Incidents,
+) -> Holding<'a> {
+    let event = |kind, targets: &[u64]| {
+        let operation = Operation::Fault { name: step.kind.to_string(), targets: targets.to_vec() };
+        history.record(NEMESIS, kind, operation)
     };
-    let disturbed_before = field.cluster.links().map(crate::cluster::Links::disturbed);
-    let started_ns = event(EventKind::Invoke, step.kind.to_string(), &[]);
+    field.notes.clear();
+    let met_before = met(step.kind, field).unwrap_or(0);
+    let started_ns = event(EventKind::Invoke, &[]);
     let (targets, problem) = match step.fault.hurt(field).await {
         Ok(targets) => (targets, None),
-        Err(error) => (Vec::new(), Some(error)),
+        Err(error) => {
+            // A call that was refused breaks no promise; a process or a group that misbehaves does.
+            if !error.is_harmless() {
+                incidents.add(format!("fault {} ({}): {error}", step.number, step.kind));
+            }
+            (Vec::new(), Some(error.to_string()))
+        }
     };
     let outcome = if problem.is_none() { EventKind::Ok } else { EventKind::Unknown };
-    let struck_ns = event(outcome, step.kind.to_string(), &targets);
-    let healing = if let Some(error) = &problem {
-        // An operator's call that was refused breaks no promise; a process or a group that misbehaves does.
-        if !matches!(error, FieldError::Admin(_)) {
-            incidents.add(format!("fault {} ({}): {error}", step.number, step.kind));
-        }
-        field.heal_all().await
-    } else {
-        field.runtime.sleep(Duration::from_millis(step.hold_ms)).await;
-        let healing = step.fault.heal(field, &targets).await;
-        if healing.is_ok() { healing } else { healing.and(field.heal_all().await) }
+    let struck_ns = event(outcome, &targets);
+    let hold = if problem.is_none() { Duration::from_millis(step.hold_ms) } else { Duration::ZERO };
+    let heal_at = field.runtime.now() + hold;
+    let notes = std::mem::take(&mut field.notes);
+    Holding { step, targets, problem, notes, started_ns, struck_ns, heal_at, met_before }
+}
+
+async fn heal(fault: Holding<'_>, field: &mut Field, history: &Arc<HistoryFile>, incidents: &Incidents) -> FaultRecord {
+    let Holding { step, targets, problem, mut notes, started_ns, struck_ns, met_before, .. } = fault;
+    // Counted before it is healed: what waited may move on afterwards.
+    let disturbed = met(step.kind, field).map(|now| now.saturating_sub(met_before));
+    field.notes.clear();
+    let healing = match &problem {
+        None => match step.fault.heal(field, &targets).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                field.notes.push(format!("healing: {error}"));
+                Err(error).or(field.heal_all().await)
+            }
+        },
+        Some(_) => field.heal_all().await,
     };
     if let Err(error) = healing {
         incidents.add(format!("fault {} ({}) cannot be healed: {error}", step.number, step.kind));
     }
-    let healed_ns = event(EventKind::Ok, format!("heal {}", step.kind), &targets);
-    let disturbed = step.kind.needs_links().then(|| {
-        let now = field.cluster.links().map_or(0, crate::cluster::Links::disturbed);
-        now - disturbed_before.unwrap_or(0)
-    });
-    let problem = problem.map(|error| error.to_string());
-    FaultRecord { number: step.number, kind: step.kind, targets, started_ns, struck_ns, healed_ns, disturbed, problem }
+    notes.append(&mut field.notes);
+    let operation = Operation::Fault { name: format!("heal {}", step.kind), targets: targets.clone() };
+    let healed_ns = history.record(NEMESIS, EventKind::Ok, operation);
+    let (number, kind) = (step.number, step.kind);
+    FaultRecord { number, kind, targets, started_ns, struck_ns, healed_ns, disturbed, problem, notes }
 }
 
-/// A replica that ended by itself is a finding; it is started again, so that the run can go on.
-pub(crate) async fn revive_fallen(field: &mut Field, incidents: &Incidents) {
-    let fallen = field.cluster.take_fallen();
+/// A replica that ended by itself is a finding, unless its disk is hurt; it is started again, so that the run can go on.
+pub(crate) async fn revive_fallen(field: &mut Field, excused: &[u64], incidents: &Incidents) {
+    let fallen = field.take_fallen(excused);
     if fallen.is_empty() {
         return;
     }
     for (_, error) in &fallen {
-        incidents.add(error.to_string());
+        incidents.add(error.clone());
     }
     let nodes: Vec<u64> = fallen.into_iter().map(|(node, _)| node).collect();
     if let Err(error) = field.cluster.restart_all(&nodes).await {
@@ -118,16 +192,17 @@ pub(crate) async fn revive_fallen(field: &mut Field, incidents: &Incidents) {
     }
 }
 
-fn text_of(step: &Step, record: &FaultRecord) -> String {
+fn text_of(record: &FaultRecord) -> String {
     let seconds = |ns: u64| ns as f64 / 1e9;
     let what = match &record.problem {
         Some(problem) => format!("not done: {problem}"),
         None => format!("on {:?}", record.targets),
     };
+    let notes: String = record.notes.iter().map(|note| format!("\n       {note}")).collect();
     format!(
-        "{:>3}. {} at {:.1} s {what}, healed at {:.1} s",
-        step.number,
-        step.kind,
+        "{:>3}. {} at {:.1} s {what}, healed at {:.1} s{notes}",
+        record.number,
+        record.kind,
         seconds(record.started_ns),
         seconds(record.healed_ns)
     )

@@ -44,7 +44,7 @@ pub(crate) async fn drain(
     incidents: &Incidents,
     runtime: &Runtime,
 ) -> Result<(), DrainError> {
-    let group = GroupName::try_from("chaos-drain").expect("the name is a constant and legal");
+    let group = GroupName::try_from(format!("{topic}-drain")).expect("a topic's name and a word are a legal name");
     let admin = client.admin();
     admin.create_group(&GroupSpec::new(group.clone())).await?;
     let bounds = admin.describe_topic(topic).await?.queues;
@@ -57,7 +57,7 @@ pub(crate) async fn drain(
                 await_duration: RECEIVE_WAIT,
                 ..SimpleConsumerConfig::new(group.clone(), topic.clone())
             };
-            let (consumer, process) = (client.simple_consumer(config)?, format!("{DRAIN_PROCESS}-{number}"));
+            let (consumer, process) = (client.simple_consumer(config)?, format!("{DRAIN_PROCESS}-{topic}-{number}"));
             Ok(read(process, consumer, history, &progress, runtime))
         })
         .collect::<Result<Vec<_>, ConfigErrors>>()?;

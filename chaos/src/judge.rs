@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use flotilla_checkers::{
-    Delivery, Dump, Event, Finding, History, HistoryError, Property, QueueDump, QueueKey, Report as Counts,
-    SendOutcome, SlotDump, check, no_lost_ack, replicas_agree,
+    Delivery, Dump, Event, Finding, History, HistoryError, Operation, Property, QueueDump, QueueKey, Report as Counts,
+    SendOutcome, SlotDump, check, no_lost_ack, order_per_message_group, replicas_agree,
 };
 
 use crate::availability::{by_kind, outages};
@@ -32,6 +32,8 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let mut add = |property, details: Vec<String>| {
         findings.extend(details.into_iter().map(|detail| Finding { property, detail }));
     };
+    let disorders = order_per_message_group::find(&history.sends, &consumed);
+    add(Property::OrderPerMessageGroup, texts(disorders));
     add(Property::ReplicasAgree, texts(replicas_agree::find(&replicas, true)));
     let has_ended = replicas.len() as u64 == record.settings.replicas;
     if was_drained {
@@ -59,13 +61,20 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         .collect();
     acked_ns.sort_unstable();
     let outages = outages(&acked_ns, &record.faults, record.load_ended_ns);
+    let terms: Vec<u64> = history.leaders.iter().map(|seen| seen.term).collect();
+    let elections = terms.iter().max().zip(terms.iter().min()).map_or(0, |(max, min)| max - min);
+    let under_load = elections_by(events, record.load_ended_ns);
+    let gap_ms = outages.iter().map(|outage| outage.gap_ms).max().unwrap_or_default();
+    let after_heal_ms = outages.iter().filter_map(|outage| outage.after_heal_ms).max().unwrap_or_default();
+    let notes = record.faults.iter().flat_map(|fault| &fault.notes);
+    let ends = notes.filter(|note| note.contains("ended by itself")).count() as u64;
+    incidents.extend(record.settings.limits.passed(gap_ms, after_heal_ms, under_load, ends));
     let void = void_reasons(&acked_ns, record);
     let conclusion = match (findings.is_empty() && incidents.is_empty(), void.is_empty()) {
         (false, _) => Conclusion::Broken,
         (true, false) => Conclusion::Void,
         (true, true) => Conclusion::Good,
     };
-    let terms: Vec<u64> = history.leaders.iter().map(|seen| seen.term).collect();
     Ok(Report {
         conclusion,
         settings: record.settings.clone(),
@@ -77,30 +86,52 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         received: counts.received,
         redelivered: counts.redelivered,
         calls: record.calls.clone(),
-        elections: terms.iter().max().zip(terms.iter().min()).map_or(0, |(max, min)| max - min),
+        elections,
         availability: by_kind(&outages),
         outages,
         faults: record.faults.clone(),
+        skipped: record.skipped.clone(),
         applied_index: replicas.first().map_or(0, |dump| dump.applied_index),
         digest: replicas.first().map(|dump| dump.digest.clone()).unwrap_or_default(),
         findings,
         incidents,
         void,
+        load_started_ns: record.load_started_ns,
         load_ms: record.load_ended_ns.saturating_sub(record.load_started_ns) / 1_000_000,
         total_ms: record.total_ms,
         command: record.settings.command(),
     })
 }
 
+/// Terms after the first one that were seen until then.
+fn elections_by(events: &[Event], end_ns: u64) -> u64 {
+    let terms = events.iter().filter(|event| event.time_ns <= end_ns).filter_map(|event| match &event.operation {
+        Operation::Leader(seen) => Some(seen.term),
+        _ => None,
+    });
+    let (min, max) = terms.fold((u64::MAX, 0), |(min, max), term| (min.min(term), max.max(term)));
+    max.saturating_sub(min)
+}
+
+/// Fewer acknowledged messages than one in so many prove nothing.
+const ACKED_ONE_IN: u64 = 20;
+
 /// Why a run without findings proves nothing.
 fn void_reasons(acked_ns: &[u64], record: &RunRecord) -> Vec<String> {
     let mut reasons = Vec::new();
-    if acked_ns.is_empty() {
+    let acked = acked_ns.len() as u64;
+    let asked = record.settings.rate * record.settings.duration_ms / 1_000;
+    if acked == 0 {
         reasons.push("nothing was acknowledged".to_owned());
+    } else if acked * ACKED_ONE_IN < asked {
+        reasons.push(format!("only {acked} messages were acknowledged where {asked} should have been sent"));
     }
     let done = record.faults.iter().filter(|fault| fault.problem.is_none());
-    if !record.settings.faults.is_empty() && done.clone().count() == 0 {
+    let was_asked = !record.settings.faults.is_empty() || !record.skipped.is_empty();
+    if was_asked && done.clone().count() == 0 {
         reasons.push("no fault was done".to_owned());
+    } else if was_asked && done.clone().all(|fault| fault.disturbed == Some(0)) {
+        reasons.push("no fault had any effect".to_owned());
     }
     if let Some(healed_ns) = done.map(|fault| fault.healed_ns).max()
         && acked_ns.last().is_none_or(|last| *last <= healed_ns)
@@ -138,12 +169,13 @@ fn texts(found: Vec<impl ToString>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use flotilla_checkers::{Ack, EventKind, Leadership, Operation, Recorder};
+    use flotilla_checkers::{Ack, EventKind, Leadership, Recorder};
 
     use super::*;
     use crate::conductor::FaultRecord;
     use crate::nemesis::FaultKind;
     use crate::run_record::Settings;
+    use crate::scenario::Limits;
     use crate::workload::CallCounts;
 
     fn queue() -> QueueKey {
@@ -188,10 +220,23 @@ mod tests {
             healed_ns: 40,
             disturbed: None,
             problem: None,
+            notes: Vec::new(),
+        };
+        let settings = Settings {
+            seed: 1,
+            faults: vec![FaultKind::KillLeader],
+            duration_ms: 1,
+            rate: 1,
+            replicas: 3,
+            overlaps: false,
+            plan_file: None,
+            scenario: None,
+            limits: Limits::default(),
         };
         RunRecord {
-            settings: Settings { seed: 1, faults: vec![FaultKind::KillLeader], duration_ms: 1, rate: 1, replicas: 3 },
+            settings,
             faults: vec![fault],
+            skipped: Vec::new(),
             incidents: Vec::new(),
             calls: CallCounts::default(),
             load_started_ns: 0,
@@ -247,6 +292,12 @@ mod tests {
         let mut undone = record();
         undone.faults[0].problem = Some("refused".into());
         assert_eq!(judge(good().events(), &undone).unwrap().void, ["no fault was done"]);
+        let mut idle = record();
+        idle.faults[0].disturbed = Some(0);
+        assert_eq!(judge(good().events(), &idle).unwrap().void, ["no fault had any effect"]);
+        let mut starved = record();
+        (starved.settings.rate, starved.settings.duration_ms) = (100, 1_000);
+        assert_eq!(judge(good().events(), &starved).unwrap().conclusion, Conclusion::Void);
         undone.settings.faults.clear();
         assert_eq!(judge(good().events(), &undone).unwrap().conclusion, Conclusion::Good, "a control has no faults");
     }

@@ -7,12 +7,16 @@
 //! The verdict is the checkers' (`flotilla-checkers`), the same that judge the simulation and the demo. The program
 //! `flotilla-chaos` is a thin shell around this.
 
+pub mod abilities;
 pub mod availability;
 mod body;
 pub mod cluster;
 mod conductor;
 mod drain;
+pub mod export;
 pub mod history_file;
+mod html;
+pub mod hurt;
 mod incidents;
 mod judge;
 pub mod nemesis;
@@ -23,12 +27,14 @@ mod rng;
 mod run;
 mod run_dir;
 mod run_record;
+pub mod scenario;
 mod workload;
 
+pub use abilities::Abilities;
 pub use conductor::FaultRecord;
 pub use judge::judge;
 pub use report::{Conclusion, Report};
 pub use run::{RunError, default_dir, rejudge, run};
 pub use run_dir::{RunDir, RunDirError};
-pub use run_record::{RunRecord, Settings};
+pub use run_record::{RunRecord, Settings, Skipped};
 pub use workload::CallCounts;

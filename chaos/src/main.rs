@@ -3,16 +3,23 @@
 mod options;
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use flotilla_chaos::abilities::is_root;
+use flotilla_chaos::hurt::{Hosts, HurtError, Hurting};
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::plan::Plan;
-use flotilla_chaos::{Conclusion, Report, RunDir, RunDirError, RunError, Settings, default_dir, rejudge};
+use flotilla_chaos::scenario::{Limits, Scenario};
+use flotilla_chaos::{
+    Abilities, Conclusion, Report, RunDir, RunDirError, RunError, Settings, Skipped, default_dir, rejudge,
+};
+use flotilla_checkers::{HistoryError, Property};
 use flotilla_runtime::{Either, Runtime, select};
 
-use crate::options::{Command, Options, RunOptions};
+use crate::options::{Command, HurtOptions, Options, RunOptions};
 
 /// Why there is no verdict.
 #[derive(Debug, thiserror::Error)]
@@ -28,8 +35,32 @@ enum ChaosError {
     Dir(#[from] RunDirError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error("`{0}` is no scenario: see `flotilla-chaos scenario list`")]
+    NoScenario(String),
+    #[error(transparent)]
+    Hurt(#[from] HurtError),
+    #[error("the history contradicts itself: {0}")]
+    History(#[source] HistoryError),
+    #[error("{path}: {source}", path = .path.display())]
+    Write { path: PathBuf, source: std::io::Error },
     #[error("stopped by Ctrl-C; what was seen until then is in {}", .0.display())]
     Interrupted(PathBuf),
+}
+
+/// Set in the process that has mounts of its own.
+const NAMESPACE_VARIABLE: &str = "FLOTILLA_CHAOS_NAMESPACE";
+
+/// Root's mounts are made where nobody else sees them: the kernel takes them away when the last process in there ends,
+/// however it ends. Answers only if that is not possible, or has been done.
+fn enter_own_namespace() {
+    if !is_root() || std::env::var_os(NAMESPACE_VARIABLE).is_some() {
+        return;
+    }
+    let Ok(own) = std::env::current_exe() else { return };
+    let mut again = std::process::Command::new("unshare");
+    again.args(["--mount", "--propagation", "private", "--"]).arg(own).args(std::env::args_os().skip(1));
+    let error = again.env(NAMESPACE_VARIABLE, "1").exec();
+    eprintln!("chaos: no mounts of its own: {error}");
 }
 
 fn main() -> ExitCode {
@@ -58,49 +89,224 @@ fn dispatch(command: Command) -> Result<bool, ChaosError> {
             print(&report, json);
             Ok(report.conclusion == Conclusion::Good)
         }
-        Command::Run(options) => {
-            let threads =
-                tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ChaosError::Threads)?;
-            threads.block_on(run(options, Runtime::tokio()))
+        Command::Scenario { name, .. } if name == "list" => {
+            for Scenario { name, case, must, .. } in Scenario::all() {
+                line(&format!("{name:<32}{case:<18}{must}"));
+            }
+            Ok(true)
         }
+        Command::Export { dir, to, edn: _ } => {
+            let run = RunDir::open(&dir)?;
+            let events = run.read_history()?;
+            let edn = flotilla_chaos::export::edn(&events).map_err(ChaosError::History)?;
+            let to = to.unwrap_or(dir);
+            edn.write(&to).map_err(|source| ChaosError::Write { path: to.clone(), source })?;
+            line(&format!("{} and queue.edn, keys.edn beside it", to.join("history.edn").display()));
+            Ok(true)
+        }
+        Command::Run(options) => {
+            enter_own_namespace();
+            threads()?.block_on(run(options, Runtime::tokio()))
+        }
+        Command::Scenario { name, dir, flotilla, keep } => {
+            enter_own_namespace();
+            threads()?.block_on(scenarios(&name, dir, flotilla, keep, Runtime::tokio()))
+        }
+        Command::Controls { dir, flotilla } => {
+            enter_own_namespace();
+            threads()?.block_on(controls(dir, flotilla, Runtime::tokio()))
+        }
+        Command::Hurt(options) => threads()?.block_on(hurt(options, Runtime::tokio())),
     }
 }
 
 fn list() {
-    for kind in FaultKind::all() {
-        let about = kind.about();
-        line(&format!("{kind:<18}{}\n{:<18}heals: {}", about.what, "", about.heals));
+    for kind in FaultKind::every() {
+        let card = kind.card();
+        let needs = if card.needs_volumes { " (needs root)" } else { "" };
+        line(&format!("{kind:<20}{}{needs}\n{:<20}heals: {}", card.about.what, "", card.about.heals));
     }
+}
+
+fn threads() -> Result<tokio::runtime::Runtime, ChaosError> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ChaosError::Threads)
 }
 
 async fn run(options: RunOptions, runtime: Runtime) -> Result<bool, ChaosError> {
     let program = program(options.flotilla)?;
-    let settings = Settings {
+    let mut settings = Settings {
         seed: options.seed.unwrap_or_else(|| runtime.random_below(1 << 32)),
         faults: options.faults.0,
         duration_ms: u64::try_from(options.duration.as_millis()).expect("the duration was limited when parsed"),
         rate: options.rate,
         replicas: options.replicas,
+        overlaps: options.overlap,
+        plan_file: None,
+        scenario: None,
+        limits: Limits::default(),
     };
-    let plan = Plan::of_seed(settings.seed, &settings.faults, settings.replicas, settings.duration_ms);
-    let dir = RunDir::create(&options.dir.unwrap_or_else(|| default_dir(settings.seed)))?;
-    eprintln!("chaos: seed {}, in {}\nagain: {}", settings.seed, dir.path().display(), settings.command());
-    eprint!("{plan}");
-    let work = flotilla_chaos::run(&settings, &plan, program, &dir, &runtime);
-    let report = match select(work, tokio::signal::ctrl_c()).await {
-        Either::Left(report) => report?,
-        Either::Right(_) => return Err(ChaosError::Interrupted(dir.path().to_owned())),
-    };
+    let mut plan = None;
+    if let Some(path) = &options.plan {
+        let given = RunDir::read_plan(path)?;
+        settings.plan_file = Some(path.display().to_string());
+        settings.follow(&given);
+        plan = Some(given);
+    }
+    let dir = options.dir.unwrap_or_else(|| default_dir(settings.seed));
+    let report = carry_out(settings, plan, program, &dir, options.keep, &runtime).await?;
     if options.json {
         eprint!("{report}");
     }
     print(&report, options.json);
-    let is_good = report.conclusion == Conclusion::Good;
-    if is_good && !options.keep {
+    Ok(report.conclusion == Conclusion::Good)
+}
+
+/// Carries out a plan, or one made from the seed, as far as this machine lets it.
+async fn carry_out(
+    mut settings: Settings,
+    plan: Option<Plan>,
+    program: PathBuf,
+    dir: &Path,
+    keeps: bool,
+    runtime: &Runtime,
+) -> Result<Report, ChaosError> {
+    let abilities = Abilities::probe().await;
+    let (able, skipped) = abilities.sift(&settings.faults, settings.replicas);
+    for Skipped { kind, why } in &skipped {
+        eprintln!("chaos: SKIPPED: {kind}: {why}");
+    }
+    settings.faults = able;
+    let plan = match plan {
+        Some(mut plan) => {
+            plan.steps.retain(|step| settings.faults.contains(&step.kind));
+            plan
+        }
+        None => {
+            let Settings { seed, faults, replicas, duration_ms, overlaps, .. } = &settings;
+            Plan::of_seed(*seed, faults, *replicas, *duration_ms, *overlaps)
+        }
+    };
+    let dir = RunDir::create(dir)?;
+    eprintln!("chaos: seed {}, in {}\nagain: {}", settings.seed, dir.path().display(), settings.command());
+    eprint!("{plan}");
+    let work = flotilla_chaos::run(&settings, &plan, &skipped, &abilities, program, &dir, runtime);
+    let report = match select(work, tokio::signal::ctrl_c()).await {
+        Either::Left(report) => report?,
+        Either::Right(_) => return Err(ChaosError::Interrupted(dir.path().to_owned())),
+    };
+    if report.conclusion == Conclusion::Good && !keeps {
         dir.remove_data()?;
     }
-    eprintln!("chaos: plan, history, logs and report are in {}", dir.path().display());
-    Ok(is_good)
+    eprintln!("chaos: plan, history, logs, report.txt and report.html are in {}", dir.path().display());
+    Ok(report)
+}
+
+async fn scenarios(
+    name: &str,
+    dir: Option<PathBuf>,
+    flotilla: Option<PathBuf>,
+    keeps: bool,
+    runtime: Runtime,
+) -> Result<bool, ChaosError> {
+    let program = program(flotilla)?;
+    let dir = dir.unwrap_or_else(|| PathBuf::from("target/chaos"));
+    let chosen = match name {
+        "all" => Scenario::all(),
+        name => vec![Scenario::named(name).ok_or_else(|| ChaosError::NoScenario(name.to_owned()))?],
+    };
+    let mut account = Vec::new();
+    for Scenario { name, case, must, rate, limits, plan } in chosen {
+        eprintln!("chaos: {name} ({case}): {must}");
+        let mut settings = Settings {
+            seed: plan.seed,
+            faults: Vec::new(),
+            duration_ms: 0,
+            rate,
+            replicas: 0,
+            overlaps: false,
+            plan_file: None,
+            scenario: Some(name.clone()),
+            limits,
+        };
+        settings.follow(&plan);
+        let report = carry_out(settings, Some(plan), program.clone(), &dir.join(&name), keeps, &runtime).await?;
+        print(&report, false);
+        account.push((name, report.conclusion));
+    }
+    if account.len() > 1 {
+        account.iter().for_each(|(name, conclusion)| line(&format!("{name:<32}{conclusion:?}")));
+    }
+    Ok(account.iter().all(|(_, conclusion)| *conclusion == Conclusion::Good))
+}
+
+/// Good must be found good, and lost must be found lost.
+async fn controls(dir: Option<PathBuf>, flotilla: Option<PathBuf>, runtime: Runtime) -> Result<bool, ChaosError> {
+    let program = program(flotilla)?;
+    let dir = dir.unwrap_or_else(|| PathBuf::from("target/chaos"));
+    let mut is_proved = true;
+    for (name, fault) in
+        [("no-fault", None), ("rewind", Some(FaultKind::Rewind)), ("lying-disk", Some(FaultKind::LyingDisk))]
+    {
+        let settings = Settings {
+            seed: 1,
+            faults: fault.into_iter().collect(),
+            duration_ms: if fault.is_some() { 16_000 } else { 8_000 },
+            rate: 300,
+            replicas: 3,
+            overlaps: false,
+            plan_file: None,
+            scenario: None,
+            limits: Limits::default(),
+        };
+        let report =
+            carry_out(settings, None, program.clone(), &dir.join(format!("control-{name}")), false, &runtime).await?;
+        let lost = report.findings.iter().filter(|finding| finding.property == Property::NoLostAck).count();
+        let (is_right, text) = match fault {
+            _ if !report.skipped.is_empty() => (true, "skipped".to_owned()),
+            None => (report.conclusion == Conclusion::Good, format!("{:?}", report.conclusion)),
+            Some(_) => (lost > 0, format!("{:?}, {lost} acknowledged messages found lost", report.conclusion)),
+        };
+        line(&format!("control {name:<12}{:<8}{text}", if is_right { "right" } else { "WRONG" }));
+        is_proved &= is_right;
+    }
+    Ok(is_proved)
+}
+
+/// Strikes strangers until the time is over; everything is healed then, and on Ctrl-C.
+async fn hurt(options: HurtOptions, runtime: Runtime) -> Result<bool, ChaosError> {
+    let hosts = match &options.hosts {
+        Some(path) => Hosts::read(path)?,
+        None => Hosts::of_pids(&options.pids),
+    };
+    let seed = options.seed.unwrap_or_else(|| runtime.random_below(1 << 32));
+    let at_once = options.at_once.unwrap_or((hosts.host.len() as u64).saturating_sub(1) / 2).max(1);
+    let mut hurting = Hurting::new(hosts, &options.faults, seed, runtime.clone())?;
+    eprintln!("chaos: seed {seed}, at most {at_once} at once; Ctrl-C heals and ends");
+    let end = runtime.now() + options.duration;
+    let (mut number, mut is_clean) = (0, true);
+    loop {
+        number += 1;
+        let blow = async {
+            let record = hurting.strike(number, at_once).await;
+            let gap = hurting.gap();
+            (record, gap)
+        };
+        let (record, gap) = match select(blow, tokio::signal::ctrl_c()).await {
+            Either::Left(done) => done,
+            Either::Right(_) => break,
+        };
+        is_clean &= record.problems.is_empty();
+        line(&serde_json::to_string(&record).expect("numbers and strings become JSON"));
+        if runtime.now() + gap >= end {
+            break;
+        }
+        if let Either::Right(_) = select(runtime.sleep(gap), tokio::signal::ctrl_c()).await {
+            break;
+        }
+    }
+    let problems = hurting.heal().await;
+    problems.iter().for_each(|problem| eprintln!("chaos: not healed: {problem}"));
+    Ok(is_clean && problems.is_empty())
 }
 
 /// The binary to start: named, or beside this program.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use flotilla_chaos::hurt::Blow;
 use flotilla_chaos::nemesis::FaultKind;
 
 /// Hurt a Flotilla cluster of real processes, heal it, and judge whether it kept its promises.
@@ -16,7 +17,12 @@ Examples:
   flotilla-chaos list
   flotilla-chaos run --seed 7 --faults kill-leader,partition-leader --duration 60s --rate 500
   flotilla-chaos run --faults none --duration 10s          the control: nothing is hurt
+  flotilla-chaos run --overlap --duration 10m              everything this machine can do, also at once
+  flotilla-chaos scenario list                             field cases
+  flotilla-chaos controls                                  prove that the judges see what they should
   flotilla-chaos replay target/chaos/7                     judge the stored history again
+  flotilla-chaos export target/chaos/7 --edn               for Jepsen's own checkers
+  flotilla-chaos hurt --pids 4711,4712,4713 --faults pause a cluster that somebody else started
 
 Exit codes: 0 every promise was kept, 1 one was not or the run proves nothing, 2 the command line was not understood"
 )]
@@ -31,6 +37,42 @@ pub enum Command {
     Run(RunOptions),
     /// Show every fault: what it does and how it heals
     List,
+    /// Do what a field case says, and judge it: `scenario list` shows them, `scenario all` does all
+    Scenario {
+        /// Its name, `list` or `all`
+        name: String,
+        /// Where the runs' folders go [default: target/chaos]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// The flotilla binary [default: beside this program]
+        #[arg(long, value_name = "PATH")]
+        flotilla: Option<PathBuf>,
+        /// Leave the replicas' data where it is, also after a good run
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Prove the judges on both sides: a run without faults must be good, one with planted losses must be found broken
+    Controls {
+        /// Where the runs' folders go [default: target/chaos]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// The flotilla binary [default: beside this program]
+        #[arg(long, value_name = "PATH")]
+        flotilla: Option<PathBuf>,
+    },
+    /// Hurt a cluster that runs already: its processes stand still, or die and are started again
+    Hurt(HurtOptions),
+    /// Write the history of an earlier run in the form that Jepsen reads
+    Export {
+        /// The run's folder
+        dir: PathBuf,
+        /// Write EDN; the only form there is
+        #[arg(long, required = true)]
+        edn: bool,
+        /// Where to [default: the run's folder]
+        #[arg(long, value_name = "DIR")]
+        to: Option<PathBuf>,
+    },
     /// Judge the history of an earlier run again
     Replay {
         /// The run's folder
@@ -49,6 +91,12 @@ pub struct RunOptions {
     /// Which faults the plan may have: names as in `list`, `all` or `none`
     #[arg(long, value_name = "FAULT,FAULT", default_value = "all", value_parser = fault_set)]
     pub faults: FaultSet,
+    /// A plan as `plan.json` of an earlier run has it, in place of one made from the seed
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "faults", "duration", "replicas", "overlap"])]
+    pub plan: Option<PathBuf>,
+    /// Faults may strike while others hold
+    #[arg(long)]
+    pub overlap: bool,
     /// How long messages are sent
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub duration: Duration,
@@ -72,6 +120,28 @@ pub struct RunOptions {
     pub keep: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct HurtOptions {
+    /// Processes of this machine
+    #[arg(long, value_name = "PID,PID", value_delimiter = ',', required_unless_present = "hosts")]
+    pub pids: Vec<u32>,
+    /// A file of hosts: how each process is found, and started again
+    #[arg(long, value_name = "FILE", conflicts_with = "pids")]
+    pub hosts: Option<PathBuf>,
+    /// What may be done
+    #[arg(long, value_name = "FAULT,FAULT", value_delimiter = ',', default_value = "pause,kill,stop")]
+    pub faults: Vec<Blow>,
+    /// How many may be hurt at once [default: a minority]
+    #[arg(long, value_name = "COUNT")]
+    pub at_once: Option<u64>,
+    /// What the blows are drawn from [default: a random one, which is printed]
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// How long
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub duration: Duration,
+}
+
 /// Faults as named on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultSet(pub Vec<FaultKind>);
@@ -89,7 +159,7 @@ pub enum OptionError {
 
 fn fault_set(text: &str) -> Result<FaultSet, OptionError> {
     match text {
-        "all" => return Ok(FaultSet(FaultKind::all().to_vec())),
+        "all" => return Ok(FaultSet(FaultKind::all())),
         "none" => return Ok(FaultSet(Vec::new())),
         _ => {}
     }

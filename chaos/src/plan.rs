@@ -17,6 +17,8 @@ const HOLD_MS_MAX: u64 = 6_000;
 /// Between the end of a fault and the next one.
 const GAP_MS_MIN: u64 = 300;
 const GAP_MS_MAX: u64 = 4_000;
+/// Of a hundred faults that may join others.
+const OVERLAPS_PERCENT: u64 = 40;
 /// What an election and a restart take, roughly.
 const RECOVERY_MS: u64 = 600;
 
@@ -44,21 +46,28 @@ pub struct Plan {
     pub replicas: u64,
     /// Length of the load.
     pub duration_ms: u64,
+    /// A fault may strike while others hold.
+    #[serde(default)]
+    pub overlaps: bool,
+    /// Written by hand: faults meet as their times say, whatever they hurt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub meets_as_written: bool,
     /// In the order of their times.
     pub steps: Vec<Step>,
 }
 
 impl Plan {
-    /// The plan of a seed. Every kind has its turn before one comes a second time.
-    pub fn of_seed(seed: u64, kinds: &[FaultKind], replicas: u64, duration_ms: u64) -> Plan {
+    /// The plan of a seed. Every kind has its turn before one comes a second time. With `overlaps` about 40 of 100
+    /// faults that may join those before strike while these hold.
+    pub fn of_seed(seed: u64, kinds: &[FaultKind], replicas: u64, duration_ms: u64, overlaps: bool) -> Plan {
         let mut kinds = kinds.to_vec();
         // The order in which a user names them makes no other plan.
         kinds.sort_unstable();
         kinds.dedup();
         let mut rng = Rng::new(seed);
-        let mut steps = Vec::new();
+        let mut steps: Vec<Step> = Vec::new();
         let mut bag: Vec<FaultKind> = Vec::new();
-        let mut at_ms = QUIET_START_MS;
+        let mut free_ms = QUIET_START_MS;
         while !kinds.is_empty() {
             if bag.is_empty() {
                 bag = rng.shuffled(&kinds);
@@ -68,18 +77,48 @@ impl Plan {
             let hold_ms = rng.magnitude(HOLD_MS_MIN, HOLD_MS_MAX);
             let hold_ms = if fault.is_held() { hold_ms } else { 0 };
             let busy_ms = hold_ms + fault.busy_ms() + RECOVERY_MS;
-            if at_ms + busy_ms + QUIET_END_MS > duration_ms {
+            let mut at_ms = free_ms;
+            if overlaps
+                && let Some(last) = steps.last()
+                && last.hold_ms > 0
+                && rng.below(100) < OVERLAPS_PERCENT
+            {
+                let meets = last.at_ms + rng.between(1, last.hold_ms);
+                let holds = |step: &&Step| step.at_ms + step.hold_ms >= meets;
+                if steps.iter().filter(holds).all(|step| kind.may_join(step.kind)) {
+                    at_ms = meets;
+                }
+            }
+            if at_ms.max(free_ms) + busy_ms + QUIET_END_MS > duration_ms {
                 break;
             }
             steps.push(Step { number: steps.len() as u64 + 1, at_ms, hold_ms, kind, fault });
-            at_ms += busy_ms + rng.between(GAP_MS_MIN, GAP_MS_MAX);
+            free_ms = free_ms.max(at_ms + busy_ms + rng.between(GAP_MS_MIN, GAP_MS_MAX));
         }
-        Plan { seed, replicas, duration_ms, steps }
+        Plan { seed, replicas, duration_ms, overlaps, meets_as_written: false, steps }
     }
 
     /// Whether any step needs links between the replicas that can be hurt.
     pub fn needs_links(&self) -> bool {
-        self.steps.iter().any(|step| step.kind.needs_links())
+        self.steps.iter().any(|step| step.kind.card().needs_links)
+    }
+
+    /// Whether any step needs replicas with file systems of their own.
+    pub fn needs_volumes(&self) -> bool {
+        self.steps.iter().any(|step| step.kind.card().needs_volumes)
+    }
+
+    /// Whether any step needs replicas with the shim.
+    pub fn needs_shim(&self) -> bool {
+        self.steps.iter().any(|step| step.kind.card().needs_shim)
+    }
+
+    /// The kinds that it has, each once.
+    pub fn kinds(&self) -> Vec<FaultKind> {
+        let mut kinds: Vec<FaultKind> = self.steps.iter().map(|step| step.kind).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
     }
 }
 
@@ -103,15 +142,15 @@ mod tests {
     use super::*;
 
     fn plan(seed: u64) -> Plan {
-        Plan::of_seed(seed, FaultKind::all(), 3, 300_000)
+        Plan::of_seed(seed, &FaultKind::all(), 3, 900_000, false)
     }
 
     #[test]
     fn the_same_seed_gives_the_same_plan_and_another_one_another() {
         assert_eq!(plan(42), plan(42));
         assert_ne!(plan(42).steps, plan(43).steps);
-        let reversed: Vec<FaultKind> = FaultKind::all().iter().rev().copied().collect();
-        assert_eq!(Plan::of_seed(42, &reversed, 3, 300_000), plan(42), "the order of names does not count");
+        let reversed: Vec<FaultKind> = FaultKind::all().into_iter().rev().collect();
+        assert_eq!(Plan::of_seed(42, &reversed, 3, 900_000, false), plan(42), "the order of names does not count");
     }
 
     #[test]
@@ -134,21 +173,43 @@ mod tests {
     }
 
     #[test]
+    fn where_faults_may_overlap_some_do_and_only_such_as_may_meet() {
+        let mut met = 0;
+        for seed in 0..50 {
+            let plan = Plan::of_seed(seed, &FaultKind::all(), 3, 300_000, true);
+            assert!(plan.steps.is_sorted_by_key(|step| step.at_ms));
+            for (at, step) in plan.steps.iter().enumerate() {
+                for earlier in &plan.steps[..at] {
+                    if earlier.at_ms + earlier.hold_ms >= step.at_ms {
+                        assert!(step.kind.may_join(earlier.kind), "{} and {}", step.kind, earlier.kind);
+                        met += 1;
+                    }
+                }
+                assert!(step.at_ms + step.hold_ms + QUIET_END_MS <= plan.duration_ms);
+            }
+        }
+        assert!(met > 100, "{met}");
+    }
+
+    #[test]
     fn every_kind_has_its_turn() {
         let plan = plan(1);
-        let seen: std::collections::BTreeSet<FaultKind> = plan.steps.iter().map(|step| step.kind).collect();
-        assert_eq!(seen.len(), FaultKind::all().len(), "{plan}");
+        assert_eq!(plan.kinds(), FaultKind::all(), "{plan}");
     }
 
     #[test]
     fn a_short_run_or_one_without_kinds_has_no_faults() {
-        assert_eq!(Plan::of_seed(1, FaultKind::all(), 3, 3_000).steps, []);
-        assert_eq!(Plan::of_seed(1, &[], 3, 300_000).steps, []);
+        assert_eq!(Plan::of_seed(1, &FaultKind::all(), 3, 3_000, false).steps, []);
+        assert_eq!(Plan::of_seed(1, &[], 3, 300_000, false).steps, []);
     }
 
     #[test]
-    fn links_are_needed_only_where_they_are_hurt() {
-        assert!(!Plan::of_seed(1, &[FaultKind::KillLeader], 3, 60_000).needs_links());
-        assert!(Plan::of_seed(1, &[FaultKind::OneWay], 3, 60_000).needs_links());
+    fn what_is_needed_is_known_from_the_kinds() {
+        let plan = |kind| Plan::of_seed(1, &[kind], 3, 60_000, false);
+        let needs = |plan: Plan| (plan.needs_links(), plan.needs_volumes(), plan.needs_shim());
+        assert_eq!(needs(plan(FaultKind::KillLeader)), (false, false, false));
+        assert_eq!(needs(plan(FaultKind::OneWay)), (true, false, false));
+        assert_eq!(needs(plan(FaultKind::PowerLossAll)), (false, true, false));
+        assert_eq!(needs(plan(FaultKind::ClockJump)), (false, false, true));
     }
 }

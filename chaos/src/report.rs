@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::availability::{Availability, Outage};
 use crate::conductor::FaultRecord;
-use crate::run_record::Settings;
+use crate::run_record::{Settings, Skipped};
 use crate::workload::CallCounts;
 
 /// Findings that are told one by one; the rest is counted.
@@ -60,12 +60,18 @@ pub struct Report {
     pub applied_index: u64,
     /// Of the first replica at the end.
     pub digest: String,
+    /// Faults that were asked for and left out.
+    #[serde(default)]
+    pub skipped: Vec<Skipped>,
     /// Broken promises.
     pub findings: Vec<Finding>,
     /// What else went wrong.
     pub incidents: Vec<String>,
     /// Why the run proves nothing, if so.
     pub void: Vec<String>,
+    /// When the load began, on the history's clock.
+    #[serde(default)]
+    pub load_started_ns: u64,
     /// Length of the load.
     pub load_ms: u64,
     /// From the first process to the last look.
@@ -114,8 +120,14 @@ impl fmt::Display for Report {
             if let Some(problem) = &fault.problem {
                 writeln!(f, "NOT DONE: fault {} ({}): {problem}", fault.number, fault.kind)?;
             } else if fault.disturbed == Some(0) {
-                writeln!(f, "WITHOUT EFFECT: fault {} ({}): no traffic met it", fault.number, fault.kind)?;
+                writeln!(f, "WITHOUT EFFECT: fault {} ({}): nothing met it", fault.number, fault.kind)?;
             }
+            for note in &fault.notes {
+                writeln!(f, "seen in fault {} ({}): {note}", fault.number, fault.kind)?;
+            }
+        }
+        for Skipped { kind, why } in &self.skipped {
+            writeln!(f, "SKIPPED: {kind}: {why}")?;
         }
         for finding in self.findings.iter().take(FINDINGS_SHOWN) {
             writeln!(f, "BROKEN: {finding}")?;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use flotilla_checkers::{EventKind, Operation};
 use flotilla_client::{AdminError, Client, ClientConfig, ConfigErrors, GroupSpec, TopicSpec};
-use flotilla_message::{GroupName, TopicName};
+use flotilla_message::{GroupName, MessageType, TopicName};
 use flotilla_proto::client::TonicConnector;
 use flotilla_runtime::Runtime;
 use futures::future::join;
 
-use crate::cluster::{ClusterView, ClusterViewError, LocalCluster, LocalClusterConfig, LocalClusterError};
+use crate::abilities::Abilities;
+use crate::cluster::{ClusterView, ClusterViewError, LocalCluster, LocalClusterConfig, LocalClusterError, Rig};
 use crate::conductor::{conduct, revive_fallen};
 use crate::drain::{DrainError, drain};
 use crate::history_file::HistoryFile;
@@ -22,14 +23,20 @@ use crate::observer::Observers;
 use crate::plan::Plan;
 use crate::report::Report;
 use crate::run_dir::{RunDir, RunDirError};
-use crate::run_record::{RunRecord, Settings};
+use crate::run_record::{RunRecord, Settings, Skipped};
 use crate::workload::{CallCounts, Workload, WorkloadConfig};
 
-const TOPIC: &str = "chaos";
+pub(crate) const TOPIC: &str = "chaos";
 const GROUP: &str = "chaos-readers";
+/// The checkers know FIFO topics by the end of their names.
+const FIFO_TOPIC: &str = "chaos-fifo";
+const FIFO_GROUP: &str = "chaos-fifo-readers";
 const QUEUES: u32 = 6;
 /// Small, so that a minute's load fills several segments.
 const SEGMENT_BYTES: u64 = 4 << 20;
+/// What a replica's own file system holds at the least, and for each message sent: the log is kept whole.
+const VOLUME_BYTES_MIN: u64 = 256 << 20;
+const VOLUME_BYTES_PER_MESSAGE: u64 = 2_048;
 const DATA_QUOTA_BYTES: u64 = 64 << 30;
 /// All replicas must have applied the same after so long without traffic.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -66,6 +73,8 @@ pub enum RunError {
 pub async fn run(
     settings: &Settings,
     plan: &Plan,
+    skipped: &[Skipped],
+    abilities: &Abilities,
     program: PathBuf,
     dir: &RunDir,
     runtime: &Runtime,
@@ -83,8 +92,14 @@ pub async fn run(
         log_level: "info,openraft=warn".to_owned(),
         has_links: plan.needs_links(),
     };
-    let cluster = LocalCluster::start(config, runtime.clone()).await?;
+    let messages = settings.rate * plan.duration_ms / 1_000;
+    let rig = Rig {
+        shim: abilities.shim.clone().ok().filter(|_| plan.needs_shim()),
+        volume_bytes: plan.needs_volumes().then_some(VOLUME_BYTES_MIN + messages * VOLUME_BYTES_PER_MESSAGE),
+    };
+    let cluster = LocalCluster::start_rigged(config, &rig, runtime.clone()).await?;
     let mut record = hurt(settings, plan, cluster, Arc::new(history), runtime).await?;
+    record.skipped = skipped.to_vec();
     record.total_ms = u64::try_from((runtime.now() - begun).as_millis()).unwrap_or(u64::MAX);
     dir.write_record(&record)?;
     let stored = dir.clone();
@@ -110,12 +125,19 @@ async fn hurt(
     let admin = looking.admin();
     admin.create_topic(&TopicSpec::new(topic.clone(), QUEUES)).await.map_err(RunError::Prepare)?;
     admin.create_group(&GroupSpec::new(group.clone())).await.map_err(RunError::Prepare)?;
+    let fifo_topic = TopicName::try_from(FIFO_TOPIC).expect("the name is a constant and legal");
+    let fifo_group = GroupName::try_from(FIFO_GROUP).expect("the name is a constant and legal");
+    let spec = TopicSpec { message_type: MessageType::Fifo, ..TopicSpec::new(fifo_topic.clone(), QUEUES) };
+    admin.create_topic(&spec).await.map_err(RunError::Prepare)?;
+    let spec = GroupSpec { order: true, ..GroupSpec::new(fifo_group.clone()) };
+    admin.create_group(&spec).await.map_err(RunError::Prepare)?;
 
     let observers = Observers::start(&addresses, &connector, &history, runtime);
-    let mut field = Field { cluster, view, admin, runtime: runtime.clone() };
+    let mut field = Field::new(cluster, view, looking.clone(), runtime.clone());
     let started = runtime.now();
     let until = started + Duration::from_millis(plan.duration_ms);
-    let config = WorkloadConfig { topic: topic.clone(), group, rate: settings.rate, seed: settings.seed };
+    let (rate, seed) = (settings.rate, settings.seed);
+    let config = WorkloadConfig { topic: topic.clone(), group, fifo_topic: fifo_topic.clone(), fifo_group, rate, seed };
     let mut workload =
         Workload::start(config, &sending, &receiving, until, history.clone(), incidents.clone(), runtime)?;
     eprintln!("chaos: {} replicas are up; load for {} ms", settings.replicas, plan.duration_ms);
@@ -129,21 +151,24 @@ async fn hurt(
         incidents.add(format!("after everything was healed: {error}"));
     }
     let calls: CallCounts = workload.end(CONSUME_PATIENCE).await;
-    if let Err(DrainError::Client(error)) =
-        tell(drain(&looking, &topic, &history, &incidents, runtime).await, &incidents)
-    {
-        return Err(error.into());
+    for topic in [&topic, &fifo_topic] {
+        if let Err(DrainError::Client(error)) =
+            tell(drain(&looking, topic, &history, &incidents, runtime).await, &incidents)
+        {
+            return Err(error.into());
+        }
     }
     for dump in field.view.settled(SETTLE_TIMEOUT).await {
         history.record("harness", EventKind::Ok, Operation::Dump(dump));
     }
-    revive_fallen(&mut field, &incidents).await;
+    revive_fallen(&mut field, &[], &incidents).await;
     drop(observers);
     history.check().map_err(RunError::History)?;
     field.cluster.end().await?;
     Ok(RunRecord {
         settings: settings.clone(),
         faults,
+        skipped: Vec::new(),
         incidents: incidents.take(),
         calls,
         load_started_ns: history.ns_of(started),
@@ -169,6 +194,7 @@ pub fn rejudge(dir: &RunDir) -> Result<Report, RunDirError> {
     let record = dir.read_record()?;
     let report = judge(&events, &record).map_err(|source| dir.history_error(source))?;
     dir.write_report(&report)?;
+    dir.write_page(&crate::html::page(&events, &report).map_err(|source| dir.history_error(source))?)?;
     Ok(report)
 }
 

@@ -57,6 +57,7 @@ const PLAN: &str = "plan.json";
 const HISTORY: &str = "history.jsonl";
 const RECORD: &str = "run.json";
 const REPORT_JSON: &str = "report.json";
+const PAGE: &str = "report.html";
 const REPORT_TEXT: &str = "report.txt";
 /// Processes' logs and data.
 const CLUSTER: &str = "cluster";
@@ -112,6 +113,15 @@ impl RunDir {
         self.write(PLAN, plan)
     }
 
+    /// Reads a plan from any file.
+    ///
+    /// # Errors
+    /// If it cannot be read or is none.
+    pub fn read_plan(path: &Path) -> Result<Plan, RunDirError> {
+        let dir = RunDir { path: path.parent().unwrap_or(Path::new(".")).to_owned() };
+        dir.read(&path.file_name().unwrap_or_default().to_string_lossy())
+    }
+
     /// Stores what happened.
     ///
     /// # Errors
@@ -128,6 +138,14 @@ impl RunDir {
         self.write(REPORT_JSON, report)?;
         std::fs::write(self.path.join(REPORT_TEXT), report.to_string())
             .map_err(|source| self.io_error(REPORT_TEXT, source))
+    }
+
+    /// Stores the page with the pictures.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_page(&self, html: &str) -> Result<(), RunDirError> {
+        std::fs::write(self.path.join(PAGE), html).map_err(|source| self.io_error(PAGE, source))
     }
 
     /// What happened.
@@ -191,7 +209,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("7");
         let run = RunDir::create(&path).unwrap();
-        run.write_plan(&Plan::of_seed(7, FaultKind::all(), 3, 60_000)).unwrap();
+        run.write_plan(&Plan::of_seed(7, &FaultKind::all(), 3, 60_000, false)).unwrap();
         std::fs::create_dir(run.cluster_path().join("broker-1")).unwrap();
         std::fs::write(run.cluster_path().join("broker-1.log"), "x").unwrap();
         run.remove_data().unwrap();

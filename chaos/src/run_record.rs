@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::conductor::FaultRecord;
 use crate::nemesis::FaultKind;
+use crate::plan::Plan;
+use crate::scenario::Limits;
 use crate::workload::CallCounts;
 
 /// How a run is made.
@@ -19,11 +21,46 @@ pub struct Settings {
     pub rate: u64,
     /// Size of the cluster.
     pub replicas: u64,
+    /// Faults may overlap.
+    #[serde(default)]
+    pub overlaps: bool,
+    /// The file whose plan was carried out, else it was made from the seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_file: Option<String>,
+    /// The scenario whose plan was carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scenario: Option<String>,
+    /// What must hold beside the promises.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// A fault that was asked for and left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Its name.
+    pub kind: FaultKind,
+    /// What it needs and does not have.
+    pub why: String,
 }
 
 impl Settings {
+    /// What a plan says of itself.
+    pub fn follow(&mut self, plan: &Plan) {
+        (self.seed, self.replicas, self.overlaps) = (plan.seed, plan.replicas, plan.overlaps);
+        (self.duration_ms, self.faults) = (plan.duration_ms, plan.kinds());
+    }
+
     /// The command that makes the same run again.
     pub fn command(&self) -> String {
+        const PROGRAM: &str = "cargo run --release -p flotilla-chaos --";
+        if let Some(scenario) = &self.scenario {
+            return format!("{PROGRAM} scenario {scenario}");
+        }
+        if let Some(file) = &self.plan_file {
+            return format!("{PROGRAM} run --plan {file} --rate {}", self.rate);
+        }
+        let overlap = if self.overlaps { " --overlap" } else { "" };
         let faults: Vec<String> = self.faults.iter().map(ToString::to_string).collect();
         let faults = if faults.is_empty() { "none".to_owned() } else { faults.join(",") };
         let duration = match self.duration_ms {
@@ -31,7 +68,7 @@ impl Settings {
             ms => format!("{ms}ms"),
         };
         format!(
-            "cargo run --release -p flotilla-chaos -- run --seed {} --faults {faults} --duration {duration} --rate {} --replicas {}",
+            "{PROGRAM} run --seed {} --faults {faults} --duration {duration} --rate {} --replicas {}{overlap}",
             self.seed, self.rate, self.replicas
         )
     }
@@ -44,6 +81,9 @@ pub struct RunRecord {
     pub settings: Settings,
     /// Each fault that was begun.
     pub faults: Vec<FaultRecord>,
+    /// Faults that were asked for and left out.
+    #[serde(default)]
+    pub skipped: Vec<Skipped>,
     /// What went wrong and stands in no history.
     pub incidents: Vec<String>,
     /// What the clients' calls came to.
@@ -68,9 +108,15 @@ mod tests {
             duration_ms: 60_000,
             rate: 500,
             replicas: 3,
+            overlaps: false,
+            plan_file: None,
+            scenario: None,
+            limits: Limits::default(),
         };
         let options = "run --seed 7 --faults kill-leader,one-way --duration 60s --rate 500 --replicas 3";
         assert!(settings.command().ends_with(options), "{}", settings.command());
+        settings.overlaps = true;
+        assert!(settings.command().ends_with(&format!("{options} --overlap")), "{}", settings.command());
         (settings.faults, settings.duration_ms) = (Vec::new(), 1_500);
         assert!(settings.command().contains("--faults none --duration 1500ms"), "{}", settings.command());
     }

@@ -1,4 +1,6 @@
 //! The load: numbered messages sent at a rate, several at a time, and consumers that acknowledge what they get.
+//!
+//! Most senders share a topic whose queues the broker picks. A few send to a FIFO topic, each a message group of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +25,9 @@ use crate::incidents::Incidents;
 const SENDERS_MIN: u64 = 8;
 const SENDERS_MAX: u64 = 256;
 const CONSUMERS: u64 = 3;
+/// Message groups, each with one sender: slower than the rest, since each message waits for the one before.
+const FIFO_SENDERS: u64 = 4;
+const FIFO_CONSUMERS: u64 = 2;
 const BATCH_MAX: usize = 32;
 /// How long a received message is hidden from the other consumers.
 const INVISIBLE: Duration = Duration::from_secs(10);
@@ -36,6 +41,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct WorkloadConfig {
     pub(crate) topic: TopicName,
     pub(crate) group: GroupName,
+    /// A FIFO topic, and a group that reads it in order.
+    pub(crate) fifo_topic: TopicName,
+    pub(crate) fifo_group: GroupName,
     /// Messages a second.
     pub(crate) rate: u64,
     /// Told apart from messages of other runs by this.
@@ -119,22 +127,25 @@ impl Workload {
             is_sending_over: AtomicBool::new(false),
             is_given_up: AtomicBool::new(false),
         });
-        let consumers = (1..=CONSUMERS)
-            .map(|number| {
+        let plain = (1..=CONSUMERS).map(|number| (format!("consumer-{number}"), false));
+        let fifo = (1..=FIFO_CONSUMERS).map(|number| (format!("fifo-consumer-{number}"), true));
+        let consumers = plain
+            .chain(fifo)
+            .map(|(name, is_fifo)| {
+                let WorkloadConfig { topic, group, fifo_topic, fifo_group, .. } = &shared.config;
+                let (group, topic) = if is_fifo { (fifo_group, fifo_topic) } else { (group, topic) };
                 let consumer = receiving.simple_consumer(SimpleConsumerConfig {
                     await_duration: RECEIVE_WAIT,
-                    ..SimpleConsumerConfig::new(shared.config.group.clone(), shared.config.topic.clone())
+                    ..SimpleConsumerConfig::new(group.clone(), topic.clone())
                 })?;
-                let name = format!("consumer-{number}");
                 Ok(runtime.spawn("consumer", shared.clone().receive(name, consumer)))
             })
             .collect::<Result<Vec<_>, ConfigErrors>>()?;
         let producer = Arc::new(sending.producer(ProducerConfig::default())?);
-        let start = |number| {
-            let name = format!("producer-{number}");
-            runtime.spawn("producer", shared.clone().send(name, producer.clone()))
-        };
-        let senders = (1..=senders).map(start).collect();
+        let plain = (1..=senders).map(|number| (format!("producer-{number}"), false));
+        let fifo = (1..=FIFO_SENDERS).map(|number| (format!("fifo-producer-{number}"), true));
+        let start = |(name, is_fifo)| runtime.spawn("producer", shared.clone().send(name, producer.clone(), is_fifo));
+        let senders = plain.chain(fifo).map(start).collect();
         Ok(Workload { shared, senders, consumers })
     }
 
@@ -183,7 +194,8 @@ impl Workload {
 
 impl Shared {
     /// Sends one message after the other: of one process at most one is under way.
-    async fn send(self: Arc<Shared>, process: String, producer: Arc<Producer>) {
+    async fn send(self: Arc<Shared>, process: String, producer: Arc<Producer>, is_fifo: bool) {
+        let topic = if is_fifo { &self.config.fifo_topic } else { &self.config.topic };
         loop {
             let slot = self.take_slot();
             if slot >= self.until {
@@ -194,10 +206,13 @@ impl Shared {
             let id = self.id_of(number);
             let message_id = || id.to_string();
             self.history.record(&process, EventKind::Invoke, Operation::Send { message_id: message_id(), ack: None });
-            let message = OutgoingMessage::new(self.config.topic.clone(), body::of_number(number)).with_id(id.clone());
+            let mut message = OutgoingMessage::new(topic.clone(), body::of_number(number)).with_id(id.clone());
+            if is_fifo {
+                message = message.with_message_group(process.clone());
+            }
             let result = producer.send(message).await;
             let (kind, ack) = match &result {
-                Ok(receipt) => (EventKind::Ok, Some(self.ack_of(receipt))),
+                Ok(receipt) => (EventKind::Ok, Some(ack_of(topic, receipt))),
                 Err(SendError::Unknown { .. }) => (EventKind::Unknown, None),
                 Err(SendError::NotStored { .. } | SendError::Rejected { .. }) => (EventKind::Fail, None),
             };
@@ -286,16 +301,16 @@ impl Shared {
         MessageId::try_from(format!("{:x}-{number}", self.config.seed)).expect("hex digits and a number are an id")
     }
 
-    fn ack_of(&self, receipt: &flotilla_client::SendReceipt) -> Ack {
-        // A queue that the broker did not name is none of ours: the checkers then say that the message is not there.
-        let queue = QueueKey::new(self.config.topic.as_str(), receipt.queue.unwrap_or(u32::MAX));
-        let (term, leader, log_index) = (receipt.term, receipt.leader, receipt.log_index);
-        Ack { queue, offset: receipt.offset, term, leader, log_index }
-    }
-
     fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().expect("the tally's lock is never poisoned: no code panics while holding it")
     }
+}
+
+fn ack_of(topic: &TopicName, receipt: &flotilla_client::SendReceipt) -> Ack {
+    // A queue that the broker did not name is none of ours: the checkers then say that the message is not there.
+    let queue = QueueKey::new(topic.as_str(), receipt.queue.unwrap_or(u32::MAX));
+    let (term, leader, log_index) = (receipt.term, receipt.leader, receipt.log_index);
+    Ack { queue, offset: receipt.offset, term, leader, log_index }
 }
 
 /// A delivery as the history has it. A body that none of our messages has makes another message of it.

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use flotilla_runtime::Runtime;
 
-use crate::commands::{admin, bench, broker, demo, dev, namesrv, receive, send};
+use crate::commands::{admin, bench, broker, demo, dev, log, namesrv, receive, send};
 use crate::failure::Failure;
 
 /// A message broker cluster with RocketMQ's semantics in which a broker group is one Raft group.
@@ -42,6 +42,7 @@ pub enum Command {
     Send(send::SendArguments),
     Receive(receive::ReceiveArguments),
     Bench(bench::BenchArguments),
+    Log(log::LogArguments),
 }
 
 impl Command {
@@ -54,7 +55,8 @@ impl Command {
             | Command::Admin(_)
             | Command::Send(_)
             | Command::Receive(_)
-            | Command::Bench(_) => "warn",
+            | Command::Bench(_)
+            | Command::Log(_) => "warn",
         }
     }
 
@@ -68,6 +70,7 @@ impl Command {
             Command::Send(arguments) => send::run(arguments, runtime).await,
             Command::Receive(arguments) => receive::run(arguments, runtime).await,
             Command::Bench(arguments) => bench::run(arguments, runtime).await,
+            Command::Log(arguments) => log::run(arguments, runtime).await,
         }
     }
 }

@@ -21,6 +21,9 @@ pub fn start(filter: &str, json: bool) -> Result<(), LoggingError> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(env_filter)
         .with_writer(std::io::stderr)
+        // An event that cannot be written, as with stderr on a full disk, is lost. Told on stderr it would panic in the
+        // middle of whatever logged it.
+        .log_internal_errors(false)
         .with_ansi(!json && std::io::stderr().is_terminal());
     // A second call in one process (tests) keeps the first subscriber, which is what one wants.
     let _ = if json { builder.json().try_init() } else { builder.try_init() };

@@ -15,6 +15,7 @@ mod ready_line;
 mod stop_signal;
 mod table;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -27,7 +28,8 @@ fn main() -> ExitCode {
     let exit = match run(CommandLine::parse()) {
         Ok(()) => EXIT_OK,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            // Where stderr cannot be written, the exit code still says it.
+            let _ = writeln!(std::io::stderr(), "error: {failure}");
             failure.exit()
         }
     };

@@ -110,6 +110,10 @@ pub struct GroupDescription {
     pub group: admin::Group,
     /// Its progress in each queue.
     pub progress: Vec<admin::GroupProgress>,
+    /// Its consumers, as the leader knows them.
+    pub members: Vec<admin::GroupMember>,
+    /// Topics in which they have different filters.
+    pub differing_topics: Vec<String>,
 }
 
 /// What one replica was asked and answered.
@@ -154,6 +158,15 @@ has_status!(
     admin::ClusterStatusReply,
     admin::DebugReply,
     admin::TransferLeaderReply,
+    admin::UpdateTopicReply,
+    admin::UpdateGroupReply,
+    admin::ResetGroupReply,
+    admin::ListDeadLettersReply,
+    admin::ResendDeadLettersReply,
+    admin::ListTransactionsReply,
+    admin::ResolveTransactionReply,
+    admin::FindMessagesReply,
+    admin::TraceMessageReply,
 );
 
 type Call<T> = BoxFuture<'static, Result<T, CallError>>;
@@ -177,6 +190,7 @@ impl AdminClient {
             message_type: i32::from(spec.message_type.code()),
             queue_count: spec.queue_count,
             permission: i32::from(spec.permission.code()),
+            ..admin::Topic::default()
         };
         let request = admin::CreateTopicRequest { topic: Some(topic) };
         let reply = self.call(|calls, options| calls.create_topic(options, request.clone())).await;
@@ -188,7 +202,9 @@ impl AdminClient {
     /// # Errors
     /// [`AdminError`]; rejected if there is none.
     pub async fn delete_topic(&self, name: &TopicName) -> Result<(), AdminError> {
-        let request = admin::DeleteTopicRequest { name: name.to_string() };
+        // Which life of it is meant: a repetition after a lost answer must not take one that was made since.
+        let incarnation = self.describe_topic(name).await?.topic.incarnation;
+        let request = admin::DeleteTopicRequest { name: name.to_string(), incarnation };
         let reply = self.call(|calls, options| calls.delete_topic(options, request.clone())).await;
         gone(reply.map(|_| ()), Code::TopicNotFound)
     }
@@ -230,6 +246,7 @@ impl AdminClient {
             max_deliveries: spec.max_deliveries,
             start: start.into(),
             start_timestamp_ms,
+            ..admin::Group::default()
         };
         let request = admin::CreateGroupRequest { group: Some(group) };
         let reply = self.call(|calls, options| calls.create_group(options, request.clone())).await;
@@ -254,7 +271,12 @@ impl AdminClient {
         let request = admin::DescribeGroupRequest { name: name.to_string() };
         let reply =
             self.call(|calls, options| calls.describe_group(options, request.clone())).await.map_err(error_of)?;
-        Ok(GroupDescription { group: reply.group.unwrap_or_default(), progress: reply.progress })
+        Ok(GroupDescription {
+            group: reply.group.unwrap_or_default(),
+            progress: reply.progress,
+            members: reply.members,
+            differing_topics: reply.differing_topics,
+        })
     }
 
     /// All consumer groups.
@@ -265,6 +287,102 @@ impl AdminClient {
         let request = admin::ListGroupsRequest::default();
         let reply = self.call(|calls, options| calls.list_groups(options, request)).await;
         Ok(reply.map_err(error_of)?.groups)
+    }
+
+    /// Changes a topic; answers it as it is now, with queues that are still to be consumed.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn update_topic(
+        &self,
+        request: admin::UpdateTopicRequest,
+    ) -> Result<admin::UpdateTopicReply, AdminError> {
+        self.call(|calls, options| calls.update_topic(options, request.clone())).await.map_err(error_of)
+    }
+
+    /// Changes what is named of a group.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn update_group(
+        &self,
+        request: admin::UpdateGroupRequest,
+    ) -> Result<admin::UpdateGroupReply, AdminError> {
+        self.call(|calls, options| calls.update_group(options, request.clone())).await.map_err(error_of)
+    }
+
+    /// Moves a group to another place in a topic. Repeating it after [`AdminError::Unknown`] moves it again.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn reset_group(&self, request: admin::ResetGroupRequest) -> Result<admin::ResetGroupReply, AdminError> {
+        self.call(|calls, options| calls.reset_group(options, request.clone())).await.map_err(error_of)
+    }
+
+    /// A group's dead letters.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn list_dead_letters(
+        &self,
+        request: admin::ListDeadLettersRequest,
+    ) -> Result<admin::ListDeadLettersReply, AdminError> {
+        self.call(|calls, options| calls.list_dead_letters(options, request.clone())).await.map_err(error_of)
+    }
+
+    /// Delivers dead letters to their group again, at most 256 a call.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn resend_dead_letters(
+        &self,
+        request: admin::ResendDeadLettersRequest,
+    ) -> Result<admin::ResendDeadLettersReply, AdminError> {
+        self.call(|calls, options| calls.resend_dead_letters(options, request.clone())).await.map_err(error_of)
+    }
+
+    /// The oldest open transactions.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn list_transactions(
+        &self,
+        request: admin::ListTransactionsRequest,
+    ) -> Result<admin::ListTransactionsReply, AdminError> {
+        self.call(|calls, options| calls.list_transactions(options, request)).await.map_err(error_of)
+    }
+
+    /// Ends a transaction in its producer's place.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn resolve_transaction(
+        &self,
+        request: admin::ResolveTransactionRequest,
+    ) -> Result<admin::ResolveTransactionReply, AdminError> {
+        self.call(|calls, options| calls.resolve_transaction(options, request.clone())).await.map_err(error_of)
+    }
+
+    /// Messages by place, time, key or id; one call looks at a limited number and says where to go on.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn find_messages(
+        &self,
+        request: admin::FindMessagesRequest,
+    ) -> Result<admin::FindMessagesReply, AdminError> {
+        self.call(|calls, options| calls.find_messages(options, request.clone())).await.map_err(error_of)
+    }
+
+    /// What became of a message in each group.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn trace_message(
+        &self,
+        request: admin::TraceMessageRequest,
+    ) -> Result<admin::TraceMessageReply, AdminError> {
+        self.call(|calls, options| calls.trace_message(options, request.clone())).await.map_err(error_of)
     }
 
     /// The broker group as each of its replicas sees it, in the order of their addresses.

@@ -10,10 +10,13 @@ use flotilla_proto::{Metadata, metadata};
 use flotilla_runtime::{Instant, Runtime, Task};
 
 use crate::admin_client::AdminClient;
-use crate::config::{ClientConfig, ConfigErrors, ProducerConfig, PushConsumerConfig, SimpleConsumerConfig};
+use crate::config::{
+    ClientConfig, ConfigErrors, ProducerConfig, PullConsumerConfig, PushConsumerConfig, SimpleConsumerConfig,
+};
 use crate::failover::Failover;
 use crate::message_ids::MessageIds;
 use crate::producer::Producer;
+use crate::pull_consumer::PullConsumer;
 use crate::push_consumer::{ConsumeResult, PushConsumer};
 use crate::received::ReceivedMessage;
 use crate::replicas::Replicas;
@@ -91,6 +94,11 @@ impl Client {
     /// [`ConfigErrors`] with every invalid setting.
     pub fn simple_consumer(&self, config: SimpleConsumerConfig) -> Result<SimpleConsumer, ConfigErrors> {
         SimpleConsumer::new(self.clone(), config)
+    }
+
+    /// A consumer that reads the queues it is told to, by offset.
+    pub fn pull_consumer(&self, config: PullConsumerConfig) -> PullConsumer {
+        PullConsumer::new(self.clone(), config)
     }
 
     /// A consumer that calls `listener` for each message; it runs until it is shut down or dropped.

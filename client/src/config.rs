@@ -190,6 +190,38 @@ impl SimpleConsumerConfig {
     }
 }
 
+/// Where a [`crate::PullConsumer`] begins in a queue in which its group has no position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PullStart {
+    /// At the oldest message.
+    #[default]
+    First,
+    /// Behind the newest message.
+    Last,
+    /// At the first message stored at this time or later, milliseconds since the Unix epoch.
+    TimestampMs(u64),
+}
+
+/// Settings of a [`crate::PullConsumer`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullConsumerConfig {
+    /// The consumer group whose positions are used.
+    pub group: GroupName,
+    /// The topic, which must exist.
+    pub topic: TopicName,
+    /// Which of its messages. Default all.
+    pub filter: Filter,
+    /// Where to begin without a position. Default at the oldest message.
+    pub start: PullStart,
+}
+
+impl PullConsumerConfig {
+    /// Defaults for a group and a topic.
+    pub fn new(group: GroupName, topic: TopicName) -> PullConsumerConfig {
+        PullConsumerConfig { group, topic, filter: Filter::All, start: PullStart::First }
+    }
+}
+
 /// Settings of a [`crate::PushConsumer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushConsumerConfig {

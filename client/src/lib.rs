@@ -31,6 +31,7 @@ mod failure;
 mod message_ids;
 mod outgoing;
 mod producer;
+mod pull_consumer;
 mod push_consumer;
 mod receipt;
 mod received;
@@ -57,10 +58,14 @@ pub use admin_client::{
     AdminClient, AdminError, FromReplica, GroupDescription, GroupSpec, GroupStart, TopicDescription, TopicSpec,
 };
 pub use client::Client;
-pub use config::{ClientConfig, ConfigErrors, Filter, ProducerConfig, PushConsumerConfig, SimpleConsumerConfig};
+pub use config::{
+    ClientConfig, ConfigErrors, Filter, ProducerConfig, PullConsumerConfig, PullStart, PushConsumerConfig,
+    SimpleConsumerConfig,
+};
 pub use consuming::{DeliveryError, ReceiveError};
 pub use outgoing::OutgoingMessage;
 pub use producer::{Producer, SendHandle};
+pub use pull_consumer::{PullConsumer, PullError, PullQueue};
 pub use push_consumer::{ConsumeResult, PushConsumer};
 pub use receipt::{SendError, SendReceipt};
 pub use received::{Delivery, ReceivedMessage};

@@ -78,28 +78,38 @@ pub(crate) fn received_of(
     message: v2::Message,
     broker_group: &Arc<crate::replicas::Replicas>,
 ) -> Option<ReceivedMessage> {
+    let handle = message.system_properties.as_ref()?.receipt_handle.clone()?;
+    Some(ReceivedMessage::new(delivery_of(message, broker_group)?, handle, broker_group.clone()))
+}
+
+/// What a message says; `None` if it lacks a legal topic or an id.
+pub(crate) fn delivery_of(
+    message: v2::Message,
+    broker_group: &Arc<crate::replicas::Replicas>,
+) -> Option<crate::received::Delivery> {
     let system = message.system_properties?;
     let properties: BTreeMap<String, String> = message.user_properties.into_iter().collect();
-    Some(ReceivedMessage::new(
-        crate::received::Delivery {
-            topic: TopicName::try_from(message.topic?.name).ok()?,
-            id: MessageId::try_from(system.message_id).ok()?,
-            body: message.body,
-            tag: system.tag.filter(|tag| !tag.is_empty()),
-            keys: system.keys,
-            message_group: system.message_group.filter(|group| !group.is_empty()),
-            properties,
-            queue: u32::try_from(system.queue_id).unwrap_or(0),
-            offset: system.queue_offset.and_then(|offset| u64::try_from(offset).ok()).unwrap_or(0),
-            attempt: system.delivery_attempt.and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(1).max(1),
-            born_at_ms: system.born_timestamp.as_ref().map_or(0, millis),
-            stored_at_ms: system.store_timestamp.as_ref().map(millis),
-            trace_context: system.trace_context,
-            broker_group: broker_group.name().group.clone(),
-        },
-        system.receipt_handle?,
-        broker_group.clone(),
-    ))
+    Some(crate::received::Delivery {
+        topic: TopicName::try_from(message.topic?.name).ok()?,
+        id: MessageId::try_from(system.message_id).ok()?,
+        body: message.body,
+        tag: system.tag.filter(|tag| !tag.is_empty()),
+        keys: system.keys,
+        message_group: system.message_group.filter(|group| !group.is_empty()),
+        properties,
+        queue: u32::try_from(system.queue_id).unwrap_or(0),
+        offset: system.queue_offset.and_then(|offset| u64::try_from(offset).ok()).unwrap_or(0),
+        attempt: system.delivery_attempt.and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(1).max(1),
+        born_at_ms: system.born_timestamp.as_ref().map_or(0, millis),
+        stored_at_ms: system.store_timestamp.as_ref().map(millis),
+        trace_context: system.trace_context,
+        broker_group: broker_group.name().group.clone(),
+    })
+}
+
+/// A time as the protocol has it, from ms since the Unix epoch.
+pub(crate) fn timestamp_of(ms: u64) -> prost_types::Timestamp {
+    timestamp(ms)
 }
 
 fn timestamp(ms: u64) -> prost_types::Timestamp {

@@ -42,6 +42,15 @@ macro_rules! admin_unary {
             cluster_status "ClusterStatus" ClusterStatusRequest ClusterStatusReply;
             debug "Debug" DebugRequest DebugReply;
             transfer_leader "TransferLeader" TransferLeaderRequest TransferLeaderReply;
+            update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
+            update_group "UpdateGroup" UpdateGroupRequest UpdateGroupReply;
+            reset_group "ResetGroup" ResetGroupRequest ResetGroupReply;
+            list_dead_letters "ListDeadLetters" ListDeadLettersRequest ListDeadLettersReply;
+            resend_dead_letters "ResendDeadLetters" ResendDeadLettersRequest ResendDeadLettersReply;
+            list_transactions "ListTransactions" ListTransactionsRequest ListTransactionsReply;
+            resolve_transaction "ResolveTransaction" ResolveTransactionRequest ResolveTransactionReply;
+            find_messages "FindMessages" FindMessagesRequest FindMessagesReply;
+            trace_message "TraceMessage" TraceMessageRequest TraceMessageReply;
         }
     };
 }

@@ -40,7 +40,7 @@ fn main() {
     let dir = scratch();
     let mut engine = open(&config(dir.path(), FLUSH, 128 << 20), &Runtime::tokio());
     let payloads = batch(1024, 1024);
-    futures::executor::block_on(async {
+    threads.block_on(async {
         for _ in 0..COUNT / 1024 {
             engine
                 .append_with(payloads.clone(), |flushed| flushed.expect("the log is sound"))
@@ -94,5 +94,5 @@ fn main() {
         median(&mut cold),
         median(&mut warm)
     );
-    futures::executor::block_on(engine.close()).expect("the log closes");
+    threads.block_on(engine.close()).expect("the log closes");
 }

@@ -12,15 +12,16 @@ use criterion::{Criterion, Throughput};
 use flotilla_raft_log::{FlushMode, LogConfig};
 use flotilla_runtime::Runtime;
 use support::{batch, config, median, open, rate, scratch, threads};
+use tokio::runtime::Runtime as Runner;
 
 const LOG_BYTES: u64 = 960 << 20;
 const FLUSH: FlushMode = FlushMode::Async { interval_ms: 1000, bytes: 64 << 20 };
 
-fn fill(config: &LogConfig, payload_bytes: usize) -> u64 {
+fn fill(threads: &Runner, config: &LogConfig, payload_bytes: usize) -> u64 {
     let mut engine = open(config, &Runtime::tokio());
     let count = (1 << 20) / (payload_bytes + 32);
     let payloads = batch(payload_bytes, count);
-    futures::executor::block_on(async {
+    threads.block_on(async {
         for _ in 0..LOG_BYTES >> 20 {
             engine
                 .append_with(payloads.clone(), |flushed| flushed.expect("the log is sound"))
@@ -32,11 +33,11 @@ fn fill(config: &LogConfig, payload_bytes: usize) -> u64 {
     (LOG_BYTES >> 20) * count as u64 * (payload_bytes as u64 + 32)
 }
 
-fn reopen(config: &LogConfig) -> Duration {
+fn reopen(threads: &Runner, config: &LogConfig) -> Duration {
     let began = Instant::now();
     let engine = open(config, &Runtime::tokio());
     let took = began.elapsed();
-    futures::executor::block_on(engine.close()).expect("the log closes");
+    threads.block_on(engine.close()).expect("the log closes");
     took
 }
 
@@ -55,8 +56,8 @@ fn tail_scan(criterion: Option<&mut Criterion>) {
     let mut cases = Vec::new();
     for payload_bytes in [128, 1024, 64 << 10] {
         let config = config(&dir.path().join(payload_bytes.to_string()), FLUSH, 1 << 30);
-        let bytes = fill(&config, payload_bytes);
-        let mut rates: Vec<f64> = (0..5).map(|_| rate(bytes, reopen(&config)) / 1e9).collect();
+        let bytes = fill(&threads, &config, payload_bytes);
+        let mut rates: Vec<f64> = (0..5).map(|_| rate(bytes, reopen(&threads, &config)) / 1e9).collect();
         println!(
             "tail scan, records of {payload_bytes} B, log in the page cache: {:.2} GB/s (median of 5)",
             median(&mut rates)
@@ -69,7 +70,7 @@ fn tail_scan(criterion: Option<&mut Criterion>) {
     for (payload_bytes, config, bytes) in &cases {
         group.throughput(Throughput::Bytes(*bytes));
         group.bench_function(format!("{payload_bytes} B"), |bencher| {
-            bencher.iter_custom(|rounds| (0..rounds).map(|_| reopen(config)).sum());
+            bencher.iter_custom(|rounds| (0..rounds).map(|_| reopen(&threads, config)).sum());
         });
     }
     group.finish();
@@ -80,13 +81,13 @@ fn sealed_segments() {
     let _entered = threads.enter();
     let dir = scratch();
     let config = config(dir.path(), FLUSH, 64 << 20);
-    let bytes = fill(&config, 1024);
+    let bytes = fill(&threads, &config, 1024);
     let per_gb = |took: Duration| took.as_secs_f64() * 1e3 / (bytes as f64 / 1e9);
-    let mut with: Vec<f64> = (0..5).map(|_| per_gb(reopen(&config))).collect();
+    let mut with: Vec<f64> = (0..5).map(|_| per_gb(reopen(&threads, &config))).collect();
     let mut without: Vec<f64> = (0..5)
         .map(|_| {
             remove_summaries(dir.path());
-            per_gb(reopen(&config))
+            per_gb(reopen(&threads, &config))
         })
         .collect();
     println!(

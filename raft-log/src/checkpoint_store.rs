@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::checkpoint_file::{Checkpoint, Origin, parse_checkpoint_name};
 use crate::disk::{Disk, read_file, write_file_atomically};
 use crate::log_view::LogView;
 use crate::raft::{INCOMING_FILE, Parcel, put_sides};
+use crate::recovery_report::{PhaseWatch, Seen, SkippedCheckpoint};
 use crate::{Corruption, LogIndex, OpenError, SideFile};
 use bytes::Bytes;
 use flotilla_runtime::{Instant, Runtime};
@@ -92,17 +93,17 @@ impl CheckpointStore {
                 tracing::warn!(name, %error, "leftover could not be removed");
             }
         }
+        let mut watch = PhaseWatch::start(&runtime);
+        let mut seen = Seen::default();
         let indexes: Vec<LogIndex> = names.iter().filter_map(|name| parse_checkpoint_name(name)).collect();
         let mut newest = None;
         let mut files = BTreeSet::new();
         for index in indexes.into_iter().rev() {
             let path = dir.join(format!("checkpoint-{index:020}.ckp", index = index.0));
-            let decoded = read_file(&*disk, &path)
-                .map_err(|error| error.to_string())
-                .and_then(Checkpoint::decode)
-                .and_then(|found| if found.last.index == index { Ok(found) } else { Err("name is another's".into()) });
-            match decoded {
+            seen.files += 1;
+            match read_checkpoint(&*disk, &path, index) {
                 Ok(checkpoint) => {
+                    seen.bytes += checkpoint.state.len() as u64;
                     if newest.is_none() {
                         check_against_log(&log, &checkpoint, &path)?;
                         tracing::info!(last = %checkpoint.last, bytes = checkpoint.state.len(), "checkpoint found");
@@ -110,18 +111,37 @@ impl CheckpointStore {
                     }
                     files.insert(index);
                 }
-                Err(what) => tracing::warn!(file = %path.display(), what, "checkpoint is damaged, an older one counts"),
+                Err(why) => {
+                    tracing::warn!(file = %path.display(), why, "checkpoint is damaged, an older one counts");
+                    log.note_recovery(|report| {
+                        report.skipped_checkpoints.push(SkippedCheckpoint { last: index, why });
+                    });
+                }
             }
         }
-        let (purged, _) = log.ends();
-        let covered = newest.as_ref().map(|checkpoint| checkpoint.last.index);
-        if covered < purged.map(|purged| purged.index) {
-            let what = format!("log is purged to {:?}, but the newest sound checkpoint is at {covered:?}", purged);
-            return Err(Corruption { path: dir, offset: 0, what }.into());
-        }
+        log.note_recovery(|report| watch.over("checkpoint", seen, report));
         let state = Mutex::new(State { files, ..State::default() });
         let inner = Inner { disk, dir, runtime, log, state };
         Ok((CheckpointStore { inner: Arc::new(inner) }, newest))
+    }
+
+    /// Forgets the checkpoint at `index`, which the machine cannot take: it is no longer served nor counted as kept. The
+    /// file stays until a checkpoint of the same entry is written. Returns the next older one that is sound.
+    pub(crate) fn pass_over(&self, index: LogIndex) -> Option<Checkpoint> {
+        let older: Vec<LogIndex> = {
+            let mut state = self.inner.state();
+            state.files.remove(&index);
+            state.files.range(..index).rev().copied().collect()
+        };
+        older.into_iter().find_map(|index| {
+            let path = self.inner.dir.join(format!("checkpoint-{index:020}.ckp", index = index.0));
+            read_checkpoint(&*self.inner.disk, &path, index).ok()
+        })
+    }
+
+    /// Where they are.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.inner.dir
     }
 
     /// Writes a checkpoint in the background. Failing is no harm: the next start has more to apply again.
@@ -292,8 +312,15 @@ impl Inner {
     }
 }
 
+/// The checkpoint in a file, or what is wrong with it.
+fn read_checkpoint(disk: &dyn Disk, path: &Path, index: LogIndex) -> Result<Checkpoint, String> {
+    let bytes = read_file(disk, path).map_err(|error| error.to_string())?;
+    let found = Checkpoint::decode(bytes)?;
+    if found.last.index == index { Ok(found) } else { Err("name is another's".into()) }
+}
+
 /// A local checkpoint was written after its entries were durable. A log without them has lost what it promised.
-fn check_against_log(log: &LogView, checkpoint: &Checkpoint, path: &std::path::Path) -> Result<(), OpenError> {
+fn check_against_log(log: &LogView, checkpoint: &Checkpoint, path: &Path) -> Result<(), OpenError> {
     let (purged, last) = log.ends();
     let behind = |what: String| Err(Corruption { path: path.to_owned(), offset: 0, what }.into());
     if purged.is_some_and(|purged| checkpoint.last.index < purged.index) {

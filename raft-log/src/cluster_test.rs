@@ -1,5 +1,8 @@
 //! Three replicas in one process, over segment files in temporary directories.
 
+mod damage_test;
+mod restarts;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

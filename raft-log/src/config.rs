@@ -44,6 +44,10 @@ pub struct LogConfig {
     /// connection broke, its kernel refuses a new one, and enough other voters see the same to form a quorum. Default on.
     /// Off, this replica neither looks nor confirms what others see.
     pub elect_on_peer_gone: bool,
+    /// Bytes a second of sealed segments that the scrub reads against their checksums; 0 turns it off. Default 8 MiB.
+    pub scrub_bytes_per_s: u64,
+    /// From the beginning of one scrub of everything to that of the next, ms, at the least. Default 24 hours.
+    pub scrub_interval_ms: u64,
 }
 
 /// When an append counts as done.
@@ -106,6 +110,8 @@ impl LogConfig {
             flush: FlushMode::Sync,
             slow_sync_ms: 500,
             elect_on_peer_gone: true,
+            scrub_bytes_per_s: 8 << 20,
+            scrub_interval_ms: 24 * 3_600_000,
         }
     }
 
@@ -141,6 +147,9 @@ impl LogConfig {
             problems.push(format!(
                 "election_timeout_ms_max is {election_timeout_ms_max}, more than election_timeout_ms_min ({election_timeout_ms_min}) is needed"
             ));
+        }
+        if self.scrub_interval_ms == 0 {
+            problems.push("scrub_interval_ms is 0, at least 1 is needed".to_owned());
         }
         if let Some(data_bytes_max) = self.data_bytes_max
             && data_bytes_max < 3 * self.segment_bytes

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{LogIndex, NodeId, RestoreError};
+use crate::{LogIndex, NodeId};
 
 /// Why a log did not open. Nothing was changed unless the text says so.
 #[derive(Debug, thiserror::Error)]
@@ -39,12 +39,27 @@ pub enum OpenError {
         /// The disk's answer.
         source: std::io::Error,
     },
-    /// The state machine refused its own checkpoint.
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
+    /// No checkpoint can be used, and the log no longer holds what came before its first entry.
+    #[error(
+        "no checkpoint in {} can be used, and the log begins with entry {first}, so the state cannot be made again here{}; \
+         replace this replica: an empty directory and another node id, and its peers give it everything",
+        dir.display(), tried_text(tried)
+    )]
+    NoCheckpoint {
+        /// The log's directory.
+        dir: PathBuf,
+        /// The log's first entry.
+        first: LogIndex,
+        /// What is wrong with each checkpoint that is there.
+        tried: Vec<String>,
+    },
     /// The replication core did not start.
     #[error("replication core did not start: {0}")]
     Core(String),
+}
+
+fn tried_text(tried: &[String]) -> String {
+    if tried.is_empty() { String::new() } else { format!(" ({})", tried.join("; ")) }
 }
 
 /// A damaged place in a file.
@@ -114,7 +129,8 @@ pub enum FullReason {
 /// Why an entry could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The entry's bytes are damaged; the node reports itself as failed.
+    /// The entry's bytes are damaged. It is there for as long as the log says so, here or on another replica: read it
+    /// there, or again when this copy is mended.
     #[error(transparent)]
     Corrupt(#[from] Corruption),
     /// The disk failed; the node reports itself as failed.
@@ -139,6 +155,9 @@ pub enum TransferError {
     /// The named node is no other voter.
     #[error("node {0} is not another voter of this group")]
     NoSuchVoter(NodeId),
+    /// The named node knows a reason why it should not lead: damage, or a clock that the others contradict.
+    #[error("node {0} is not fit to lead now")]
+    NotFit(NodeId),
     /// No follower has all of the log.
     #[error("no follower has the whole log")]
     NoneCaughtUp,

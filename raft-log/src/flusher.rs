@@ -165,14 +165,16 @@ impl Flusher {
     }
 
     /// Notes `bytes` more that were written to `target`. `done` is told once they count: when everything written before
-    /// this call is durable, or at once with [`FlushMode::Async`].
-    pub(crate) fn push(&self, target: &FlushTarget, bytes: u64, done: FlushDone) {
+    /// this call is durable, or at once with [`FlushMode::Async`]. True if the disk is so far behind that the caller must
+    /// [`Flusher::keep_up`].
+    pub(crate) fn push(&self, target: &FlushTarget, bytes: u64, done: FlushDone) -> bool {
         let FlushMode::Async { bytes: hurry_bytes, .. } = self.inner.mode else {
             let mut queue = self.inner.queue();
             queue.target = Some(target.clone());
             queue.waiting.push(done);
             drop(queue);
-            return self.inner.wake.notify_one();
+            self.inner.wake.notify_one();
+            return false;
         };
         let mut queue = self.inner.queue();
         queue.target = Some(target.clone());
@@ -186,6 +188,7 @@ impl Flusher {
             self.inner.hurry.notify_one();
         }
         done(self.inner.failure.check());
+        before + bytes >= hurry_bytes.saturating_mul(UNSYNCED_FACTOR)
     }
 
     /// With [`FlushMode::Async`], waits while far more is unsynced than the settings say: a disk that cannot follow.
@@ -334,7 +337,7 @@ mod tests {
         assert_eq!((*told.lock().unwrap(), flusher.durable().last), (1, None), "done before it is durable");
         runtime.run();
         assert_eq!(flusher.durable().last, Some(EntryId::new(1, 1)), "the interval has passed");
-        flusher.push(&target(&disk, 2), 5000, done());
+        assert!(flusher.push(&target(&disk, 2), 5000, done()), "the disk is behind");
         runtime.block_on(flusher.keep_up());
         assert_eq!(flusher.durable().last, Some(EntryId::new(1, 2)), "far more than 1000 bytes had to be synced first");
         flusher.push(&target(&disk, 3), 10, done());

@@ -25,7 +25,7 @@ impl Identity {
         Identity { cluster: config.cluster.clone(), group: config.group.clone(), node: config.node }
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.put_slice(&MAGIC);
         bytes.put_u32_le(VERSION);
@@ -42,7 +42,7 @@ impl Identity {
     }
 
     /// `Err` tells what is wrong.
-    fn decode(bytes: Bytes) -> Result<Identity, String> {
+    pub(crate) fn decode(bytes: Bytes) -> Result<Identity, String> {
         let Some(covered) = bytes.len().checked_sub(4) else {
             return Err("file is too short".to_owned());
         };

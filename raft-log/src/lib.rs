@@ -30,8 +30,13 @@ mod flush_test;
 mod flusher;
 #[cfg(test)]
 mod full_disk_test;
+#[cfg(test)]
+mod fuzz_test;
+#[cfg(test)]
+mod history_test;
 mod identity;
 mod ids;
+mod integrity;
 pub mod limits;
 mod log_files;
 mod log_state;
@@ -39,10 +44,16 @@ mod log_view;
 mod purge;
 mod raft;
 mod recovery;
+mod recovery_report;
+mod repair;
 mod replicated_log;
+mod restore;
 mod room;
 mod runway;
+mod scrub;
 mod segment;
+#[cfg(test)]
+mod start_test;
 mod state_machine;
 mod status;
 mod status_watch;
@@ -53,14 +64,18 @@ mod tail_cache;
 mod term_runs;
 #[cfg(test)]
 mod testing;
+pub mod tools;
 mod transport;
+mod vitals;
 mod vote_and_marks;
 
 pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, PurgeError, ReadError, ServeError, TransferError};
 pub use ids::{LogIndex, NodeId, Term};
+pub use integrity::{Integrity, ScrubProgress};
 pub use purge::{DiskUse, LogExtent, Purgeable, SegmentExtent};
+pub use recovery_report::{RecoveryPhase, RecoveryReport, SkippedCheckpoint, TornTail};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;
 pub use state_machine::{RestoreError, SideFile, StateMachine};

@@ -12,7 +12,7 @@ use crate::ids::{EntryId, next_index};
 use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::log_view::{LogView, Shared};
 use crate::room::{DiskSpace, Need, RECHECK};
-use crate::runway::Runway;
+use crate::runway::{Filling, Runway};
 use crate::segment::{Record, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Summary, encode_record, record_bytes};
 use crate::summary_files::{remove_summary, write_summary};
 use crate::vote_and_marks::{SavedVote, TailFloor};
@@ -40,6 +40,8 @@ pub(crate) struct LogFiles {
     /// When a blocked log last looked for room for the next file.
     looked_at: Instant,
     buffer: Vec<u8>,
+    /// The records in `buffer`; empty between appends, kept for its memory.
+    pending: Vec<Record>,
 }
 
 /// What recovery hands to the writer.
@@ -79,6 +81,7 @@ impl LogFiles {
             prepared: None,
             looked_at,
             buffer: Vec::new(),
+            pending: Vec::new(),
         };
         files.note_tail_left();
         files.extend_runway();
@@ -116,8 +119,16 @@ impl LogFiles {
             let previous = self.shared.state().last;
             self.start_segment(first.id.index, previous, record_bytes(first.payload.len())).await?;
         }
+        if self.shared.damages.wants_sealed(self.tail.floor.sequence) {
+            let (first, bytes) = (first.id.index, record_bytes(first.payload.len()));
+            let previous = self.shared.state().last;
+            self.start_segment(first, previous, bytes).await?;
+        }
         let mut bytes_written = 0;
-        let mut pending = Vec::with_capacity(records.len());
+        let mut pending = std::mem::take(&mut self.pending);
+        // An append that was given up may have left its batch behind.
+        pending.clear();
+        self.buffer.clear();
         for record in records {
             let bytes = record_bytes(record.payload.len());
             if self.tail.floor.position + self.buffer.len() as u64 + bytes > self.tail.file.len() {
@@ -131,12 +142,15 @@ impl LogFiles {
             pending.push(record);
         }
         self.write_out(&mut pending).await?;
-        self.shared.flusher.push(&self.tail, bytes_written, done);
+        self.pending = pending;
+        let is_behind = self.shared.flusher.push(&self.tail, bytes_written, done);
         self.extend_runway();
         if self.prepared.is_none() {
             self.prepare();
         }
-        self.shared.flusher.keep_up().await;
+        if is_behind {
+            self.shared.flusher.keep_up().await;
+        }
         Ok(())
     }
 
@@ -172,21 +186,7 @@ impl LogFiles {
         let Some(filling) = self.runway.begin(self.tail.floor.position) else {
             return;
         };
-        let working = self.shared.background.begin();
-        let (shared, path) = (self.shared.clone(), self.tail.path.clone());
-        let task = self.shared.runtime.spawn("segment-zero", async move {
-            let (work, blocking) = (shared.clone(), shared.runtime.clone());
-            blocking
-                .blocking(move || {
-                    let _working = working;
-                    // The space is reserved: whatever fails here is the disk.
-                    if let Err(error) = filling.fill() {
-                        work.failure.report_io(path.display(), error);
-                    }
-                })
-                .await;
-        });
-        task.detach();
+        fill_in_background(&self.shared, &self.tail.path, filling);
     }
 
     /// Seals the tail and goes on in a new file whose first entry will be `first`. Everything before `first` and the new
@@ -385,6 +385,7 @@ impl LogFiles {
         let len = self.segment_bytes;
         let working = self.shared.background.begin();
         let (disk, dir, shared) = (self.disk.clone(), self.dir.clone(), self.shared.clone());
+        let path: Arc<Path> = self.dir.join(PREPARED_FILE).into();
         self.shared.runtime.spawn("segment-prepare", async move {
             let preparing = move || {
                 let _working = working;
@@ -399,11 +400,18 @@ impl LogFiles {
                 Ok::<_, io::Error>(runway)
             };
             let prepared = shared.runtime.blocking(preparing).await;
-            if let Err(error) = &prepared {
-                // Not final: the file is asked for again, and made inline then.
-                tracing::warn!(%error, "next segment could not be prepared");
-                shared.room.file_removed(len);
-                shared.room.spare_made(0);
+            match &prepared {
+                Ok(runway) => {
+                    if let Some(filling) = runway.begin_all() {
+                        fill_in_background(&shared, &path, filling);
+                    }
+                }
+                Err(error) => {
+                    // Not final: the file is asked for again, and made inline then.
+                    tracing::warn!(%error, "next segment could not be prepared");
+                    shared.room.file_removed(len);
+                    shared.room.spare_made(0);
+                }
             }
             prepared
         })
@@ -453,6 +461,19 @@ impl LogFiles {
 
 fn lock_marks(shared: &Shared) -> std::sync::MutexGuard<'_, crate::vote_and_marks::VoteAndMarks> {
     shared.marks.lock().expect("log lock is never poisoned: no code panics while holding it")
+}
+
+/// Has zeroes written; the space is reserved, so whatever fails there is the disk.
+fn fill_in_background(shared: &Arc<Shared>, path: &Arc<Path>, filling: Filling) {
+    let working = shared.background.begin();
+    let (shared, path) = (shared.clone(), path.clone());
+    let task = shared.runtime.clone().spawn("segment-zero", async move {
+        let _working = working;
+        if let Err(error) = filling.fill_gently(&shared.runtime, || shared.room.is_closing()).await {
+            shared.failure.report_io(path.display(), error);
+        }
+    });
+    task.detach();
 }
 
 /// A full disk, quota of a user included: foreseen, and waited out. Anything else a disk says is final.

@@ -1,8 +1,8 @@
 //! Reading the log: shared by replication, apply, and the crate's face, beside the one writer.
 
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::{io, iter};
 
 use flotilla_runtime::Runtime;
 
@@ -11,10 +11,12 @@ use crate::failure::Failure;
 use crate::flusher::Flusher;
 use crate::ids::EntryId;
 use crate::log_state::{Found, LogState};
+use crate::recovery_report::RecoveryReport;
+use crate::repair::Damages;
 use crate::room::Room;
 use crate::segment::{PartError, Record, SegmentPart};
 use crate::vote_and_marks::{SavedVote, TailFloor, VoteAndMarks};
-use crate::{DirLock, LogIndex, ReadError};
+use crate::{DirLock, DiskFile, LogIndex, ReadError};
 
 /// Cheap handle to an open log for readers.
 #[derive(Clone)]
@@ -31,7 +33,9 @@ pub(crate) struct Shared {
     pub(crate) room: Room,
     pub(crate) background: Background,
     pub(crate) runtime: Runtime,
+    pub(crate) damages: Damages,
     pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,
+    pub(crate) recovery: Mutex<RecoveryReport>,
 }
 
 const POISON: &str = "log lock is never poisoned: no code panics while holding it";
@@ -71,32 +75,57 @@ impl LogView {
     }
 
     fn read_parts(&self, parts: Vec<SegmentPart>, start: LogIndex, bytes_max: usize) -> Result<Vec<Record>, ReadError> {
-        let mut failed = None;
-        let mut at = start;
-        let records = parts.into_iter().flat_map(|mut part| iter::from_fn(move || part.next())).map_while(|record| {
-            record
-                .inspect(|record| at = record.id.index.next())
-                .inspect_err(|_| ())
-                .map_err(|error| failed = Some(error))
-                .ok()
-        });
-        let records = crate::log_state::take_bytes(records, bytes_max);
+        let (records, failed) = read_parts(parts, bytes_max);
         match failed {
+            // Damage behind sound entries is for the read that begins there.
+            Some(Unread { error: PartError::Corrupt(corruption), sequence, file }) => {
+                self.shared.damages.suspect(sequence, &file, &corruption);
+                if records.is_empty() { Err(ReadError::Corrupt(corruption)) } else { Ok(records) }
+            }
+            Some(Unread { error: PartError::Io(source), .. }) => {
+                let index = records.last().map_or(start, |last| last.id.index.next());
+                self.shared.failure.report(format!("entry {index} cannot be read: {source}"));
+                Err(ReadError::Io { index, source })
+            }
             None => Ok(records),
-            Some(error) => {
-                self.shared.failure.report(format!("entry {at} cannot be read: {error}"));
-                Err(match error {
-                    PartError::Corrupt(corruption) => ReadError::Corrupt(corruption),
-                    PartError::Io(source) => ReadError::Io { index: at, source },
-                })
+        }
+    }
+
+    /// As [`LogView::read`], but waits while the first entry of the range is damaged, for as long as somebody may give it
+    /// back.
+    pub(crate) async fn read_when_whole(&self, range: Range<LogIndex>, bytes_max: usize) -> io::Result<Vec<Record>> {
+        loop {
+            let mut news = std::pin::pin!(self.shared.damages.news());
+            news.as_mut().enable();
+            match self.read_soon(range.clone(), bytes_max).await {
+                Err(ReadError::Corrupt(corruption)) => {
+                    self.shared.damages.check_waiting(&corruption)?;
+                    news.await;
+                }
+                other => return other.map_err(read_error_to_io),
             }
         }
     }
 
-    /// As [`LogView::read`], without a bound, for callers that speak `io::Error`.
+    /// All of the range that is there and sound; stops before the first damaged entry, fails at it.
     #[cfg(test)]
     pub(crate) fn read_all(&self, range: Range<LogIndex>) -> io::Result<Vec<Record>> {
         self.read(range, usize::MAX).map_err(read_error_to_io)
+    }
+
+    /// All of the range that is there, each entry of it once it is whole.
+    pub(crate) async fn read_whole(&self, range: Range<LogIndex>) -> io::Result<Vec<Record>> {
+        let mut records = self.read_when_whole(range.clone(), usize::MAX).await?;
+        while let Some(last) = records.last()
+            && last.id.index.next() < range.end
+        {
+            let more = self.read_when_whole(last.id.index.next()..range.end, usize::MAX).await?;
+            if more.is_empty() {
+                break;
+            }
+            records.extend(more);
+        }
+        Ok(records)
     }
 
     /// Last purged and last present entry (the purge mark if none is present).
@@ -122,11 +151,34 @@ impl LogView {
         self.shared.marks.lock().expect(POISON).vote()
     }
 
-    /// The saved commit mark, cut to what the log holds: the mark is not synced, and may be ahead of a lost tail.
+    /// The saved commit mark, cut to what the log holds: the mark is not synced, and may be ahead of a lost tail. What is
+    /// left of such a log was written before what the mark stands for, so it is committed.
     pub(crate) fn committed(&self) -> Option<EntryId> {
         let saved = self.shared.marks.lock().expect(POISON).committed()?;
-        let (_, last) = self.ends();
-        if Some(saved) <= last { Some(saved) } else { last }
+        let (purged, last) = self.ends();
+        if last.is_none_or(|last| saved.index > last.index) {
+            return last;
+        }
+        match self.id_at(saved.index) {
+            Some(id) if id == saved => Some(saved),
+            // Purged, so committed; or a hint that fits nothing, which is none.
+            _ => purged,
+        }
+    }
+
+    /// What the start found.
+    pub(crate) fn recovery(&self) -> RecoveryReport {
+        self.shared.recovery.lock().expect(POISON).clone()
+    }
+
+    /// Adds to what the start found.
+    pub(crate) fn note_recovery(&self, note: impl FnOnce(&mut RecoveryReport)) {
+        note(&mut self.shared.recovery.lock().expect(POISON));
+    }
+
+    /// The first index that can be read, or would be if it were there.
+    pub(crate) fn first(&self) -> LogIndex {
+        self.shared.state().start()
     }
 
     /// Writes the commit mark, unsynced.
@@ -170,17 +222,48 @@ impl LogView {
         &self.shared.failure
     }
 
-    /// Whoever waits for room gives up, so that the core can end.
+    /// Whoever waits for room gives up, and what is made ahead is left as it is.
     pub(crate) fn begin_close(&self) {
         self.shared.room.close();
     }
 
     /// Waits for what still runs, ends the flusher, and lets the directory go. Nothing may be appended after this.
     pub(crate) async fn close(&self) {
+        self.begin_close();
         self.shared.flusher.close().await;
         self.shared.background.idle().await;
         drop(self.shared.lock.lock().expect(POISON).take());
     }
+}
+
+/// Why a read stopped, and in which file.
+struct Unread {
+    sequence: u64,
+    file: Arc<dyn DiskFile>,
+    error: PartError,
+}
+
+/// Reads until `bytes_max` is reached (never before the first record) or a record cannot be read.
+fn read_parts(parts: Vec<SegmentPart>, bytes_max: usize) -> (Vec<Record>, Option<Unread>) {
+    let (mut records, mut bytes) = (Vec::new(), 0_usize);
+    for mut part in parts {
+        while let Some(next) = part.next() {
+            match next {
+                Ok(record) => {
+                    bytes = bytes.saturating_add(record.payload.len());
+                    if bytes > bytes_max && !records.is_empty() {
+                        return (records, None);
+                    }
+                    records.push(record);
+                }
+                Err(error) => {
+                    let (sequence, file) = part.source();
+                    return (records, Some(Unread { sequence, file: file.clone(), error }));
+                }
+            }
+        }
+    }
+    (records, None)
 }
 
 /// The same error for interfaces that only know `io::Error`.

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use flotilla_runtime::Runtime;
 
 use crate::background::Background;
+use crate::checkpoint_file::parse_checkpoint_name;
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::flusher::{Durable, Flusher};
@@ -21,6 +22,8 @@ use crate::ids::{EntryId, next_index};
 use crate::log_files::{LogFiles, PREPARED_FILE, Tail, first_header, name_segment, reserve_segment_file};
 use crate::log_state::LogState;
 use crate::log_view::Shared;
+use crate::recovery_report::{PhaseWatch, RecoveryReport, Seen, TornTail};
+use crate::repair::{Damages, scan_around, scan_around_to};
 use crate::room::{Room, RoomLimits};
 use crate::segment::{
     Check, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, identity_hash, parse_segment_name, scan_segment,
@@ -28,12 +31,15 @@ use crate::segment::{
 use crate::summary_files::{read_summary, remove_orphans, remove_summary, write_summary};
 use crate::tail_cache::TailCache;
 use crate::term_runs::TermRuns;
-use crate::vote_and_marks::{TailFloor, VoteAndMarks};
+use crate::vote_and_marks::{FILE_BYTES, MARKS_FILE, TailFloor, VoteAndMarks};
 use crate::{Corruption, LogConfig, LogIndex, OpenError};
 
-const LOCK_FILE: &str = "lock";
+pub(crate) const LOCK_FILE: &str = "lock";
+/// What a scan says where it finds zeroes instead of a record.
+const NO_RECORD: &str = "no record";
 /// What is behind a torn tail is looked at and zeroed in pieces of this many bytes.
 const ZERO_BYTES: u64 = 1 << 20;
+const POISON: &str = "log lock is never poisoned: no code panics while holding it";
 
 /// Opens the log of `config.dir`, founding it if there is none. Blocks; to be called where that is allowed.
 pub(crate) fn open_log(
@@ -43,6 +49,8 @@ pub(crate) fn open_log(
     failure: Failure,
 ) -> Result<LogFiles, OpenError> {
     let dir = &config.dir;
+    let mut report = RecoveryReport::default();
+    let mut watch = PhaseWatch::start(runtime);
     disk.create_dir_all(dir).map_err(io_at(dir))?;
     let lock_path = dir.join(LOCK_FILE);
     let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
@@ -53,7 +61,14 @@ pub(crate) fn open_log(
     let names = disk.list(dir).map_err(io_at(dir))?;
     let named: Vec<_> = names.iter().filter_map(|name| Some((parse_segment_name(name)?, name))).collect();
     remove_orphans(&*disk, dir, &names).map_err(io_at(dir))?;
+    report.foreign_files = names.iter().filter(|name| is_foreign(name)).cloned().collect();
+    if !report.foreign_files.is_empty() {
+        tracing::warn!(files = ?report.foreign_files, "files that are none of the log's, left alone");
+    }
+    watch.over("directory", Seen { files: names.len() as u64, ..Seen::default() }, &mut report);
     let marks = VoteAndMarks::open(&*disk, dir, !named.is_empty())?;
+    report.healed_slots = marks.healed_slots();
+    watch.over("marks", Seen { files: 1, bytes: FILE_BYTES, entries: 0 }, &mut report);
     tracing::info!(
         dir = %dir.display(), vote = ?marks.vote(), purged = ?marks.purged(), committed = ?marks.committed(),
         segments = named.len(), "log directory found"
@@ -62,6 +77,7 @@ pub(crate) fn open_log(
         let what = "there are no segments although the replica voted or purged".to_owned();
         return Err(Corruption { path: dir.clone(), offset: 0, what }.into());
     }
+    check_newest_is_there(dir, &named, &marks)?;
 
     let room = Room::new(RoomLimits {
         segment_bytes: config.segment_bytes,
@@ -74,7 +90,8 @@ pub(crate) fn open_log(
     for ((sequence, first), name) in named {
         segments.push(open_segment(&*disk, dir.join(name), identity, sequence, first)?);
     }
-    let mut recovery = Recovery { disk: &*disk, dir, room: &room, terms: TermRuns::default(), last: marks.purged() };
+    let mut recovery =
+        Recovery { disk: &*disk, dir, room: &room, terms: TermRuns::default(), last: marks.purged(), watch, report };
     let mut live = recovery.recover(segments, &marks)?;
     let next_sequence = live.last().map_or(1, |segment| segment.header.sequence + 1);
     let mut prepared = recovery.take_prepared(&names, config.segment_bytes)?;
@@ -96,7 +113,7 @@ pub(crate) fn open_log(
     if let Some(file) = &prepared {
         room.file_added(file.len());
     }
-    let Recovery { terms, last, .. } = recovery;
+    let Recovery { terms, last, report, .. } = recovery;
     let tail = live.last().expect("a tail was found or made");
     let floor = TailFloor { sequence: tail.header.sequence, position: tail.position };
     let tail = Tail {
@@ -116,8 +133,11 @@ pub(crate) fn open_log(
         room,
         background: Background::default(),
         runtime: runtime.clone(),
+        damages: Damages::default(),
         lock: Mutex::new(Some(lock)),
+        recovery: Mutex::new(report),
     });
+    note_commit_mark(&shared);
     Ok(LogFiles::new(shared, disk, dir.clone(), identity, config.segment_bytes, tail))
 }
 
@@ -156,12 +176,57 @@ fn open_segment(
     Ok(Segment::new(path, file, header))
 }
 
+/// Whether a name is none that this crate gives.
+pub(crate) fn is_foreign(name: &str) -> bool {
+    let own = [LOCK_FILE, identity::IDENTITY_FILE, MARKS_FILE, PREPARED_FILE];
+    let leftover = name.strip_suffix(".tmp");
+    let finished = leftover.unwrap_or(name);
+    // A segment, its summary, its quarantine marker, the file that is to take its place.
+    let beside = [".seg", ".sum", ".seg.quarantine", ".seg.repair"];
+    let is_of_segment = beside.iter().filter_map(|ending| finished.strip_suffix(ending));
+    let is_own = own.contains(&name)
+        || is_of_segment.map(|stem| format!("{stem}.seg")).any(|name| parse_segment_name(&name).is_some())
+        || parse_checkpoint_name(leftover.unwrap_or(name)).is_some()
+        || leftover == Some(identity::IDENTITY_FILE);
+    !is_own
+}
+
+/// A floor is only ever saved after its file had its name, and the newest file is only ever replaced by a newer one.
+fn check_newest_is_there(
+    dir: &Path,
+    named: &[((u64, LogIndex), &String)],
+    marks: &VoteAndMarks,
+) -> Result<(), OpenError> {
+    let floor = marks.newest_floor();
+    let newest = named.iter().map(|((sequence, _), _)| *sequence).max().unwrap_or(0);
+    if floor.sequence <= newest {
+        return Ok(());
+    }
+    let what = format!(
+        "segment file number {} is missing: {} bytes of it were durable, the newest one here is number {newest}",
+        floor.sequence, floor.position
+    );
+    Err(corrupt(dir, 0, what))
+}
+
+/// A commit mark is not synced for its own sake and may have outlived the entries it stands for.
+fn note_commit_mark(shared: &Shared) {
+    let saved = shared.marks.lock().expect(POISON).committed();
+    let end = shared.state().end();
+    if let Some(saved) = saved.filter(|saved| saved.index >= end) {
+        tracing::warn!(%saved, %end, "commit mark is beyond the log's end, the end counts");
+        shared.recovery.lock().expect(POISON).commit_mark_beyond_end = Some(saved.index);
+    }
+}
+
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     dir: &'a Path,
     room: &'a Room,
     terms: TermRuns,
     last: Option<EntryId>,
+    watch: PhaseWatch,
+    report: RecoveryReport,
 }
 
 impl Recovery<'_> {
@@ -172,6 +237,7 @@ impl Recovery<'_> {
         let mut waiting: VecDeque<Segment> = segments.into();
         let mut live: Vec<Segment> = Vec::new();
         let mut gone: Vec<Segment> = Vec::new();
+        let mut sealed = Seen::default();
         while let Some(mut segment) = waiting.pop_front() {
             // Later files override from their first index on.
             let end = waiting.iter().map(|later| later.header.first).min();
@@ -181,10 +247,20 @@ impl Recovery<'_> {
             }
             self.check_continuity(&live, &segment, marks)?;
             match end {
-                Some(end) => self.scan_sealed(&mut segment, end)?,
+                Some(end) => {
+                    let next = waiting.iter().find(|later| later.header.first == end);
+                    let before_end = next.and_then(|next| next.header.previous);
+                    self.scan_sealed(&mut segment, end, before_end)?;
+                    sealed.files += 1;
+                    sealed.bytes += segment.position;
+                    sealed.entries += segment.end.0 - segment.header.first.0;
+                }
                 None => {
+                    self.watch.over("segments", sealed, &mut self.report);
                     let floor = marks.floor_of(segment.header.sequence);
                     self.scan_tail(&mut segment, floor)?;
+                    let entries = segment.end.0 - segment.header.first.0;
+                    self.watch.over("tail", Seen { files: 1, bytes: segment.position, entries }, &mut self.report);
                 }
             }
             self.room.file_added(segment.file.len());
@@ -213,7 +289,11 @@ impl Recovery<'_> {
             None => first.min(next_index(marks.purged())),
         };
         if first != expected {
-            return Err(corrupt(&segment.path, 0, format!("entries from {expected} to {first} are missing")));
+            let what = format!(
+                "entries {expected} to {} are missing: no segment file holds them",
+                first.previous().unwrap_or(first)
+            );
+            return Err(corrupt(&segment.path, 0, what));
         }
         if !live.is_empty() && segment.header.previous != self.last {
             let what = format!("entry before it is {:?}, header says {:?}", self.last, segment.header.previous);
@@ -223,7 +303,12 @@ impl Recovery<'_> {
     }
 
     /// Sealed segments were durable when the next one was made: whatever is wrong there is damage.
-    fn scan_sealed(&mut self, segment: &mut Segment, end: LogIndex) -> Result<(), OpenError> {
+    fn scan_sealed(
+        &mut self,
+        segment: &mut Segment,
+        end: LogIndex,
+        before_end: Option<EntryId>,
+    ) -> Result<(), OpenError> {
         if let Some(summary) = read_summary(self.disk, self.dir, &segment.header)
             && summary.end >= end
         {
@@ -236,8 +321,15 @@ impl Recovery<'_> {
             return Ok(());
         }
         let wrong = self.scan(segment, Some(end), Check::Headers)?;
-        if segment.end != end {
-            let what = wrong.unwrap_or_else(|| "file ends".to_owned());
+        let is_wrong = segment.end != end || before_end.is_some_and(|before_end| self.last != Some(before_end));
+        if is_wrong && !scan_around(self.disk, segment, end, &mut self.terms, &mut self.last)? {
+            let what = match wrong {
+                None => "file ends".to_owned(),
+                Some(what) if what == NO_RECORD => {
+                    format!("{what}; if the file is whole, the one that held entries {} and on is missing", segment.end)
+                }
+                Some(what) => what,
+            };
             let what = format!("sealed segment stops at entry {} of {end}: {what}", segment.end);
             return Err(corrupt(&segment.path, segment.position, what));
         }
@@ -249,11 +341,20 @@ impl Recovery<'_> {
 
     /// The last segment may end in the middle of a write: everything from the first unsound record on is cut and zeroed.
     fn scan_tail(&mut self, segment: &mut Segment, floor: u64) -> Result<(), OpenError> {
-        let wrong = self.scan(segment, None, Check::Checksums)?;
-        if segment.position < floor {
+        let mut wrong = self.scan(segment, None, Check::Checksums)?;
+        if segment.position < floor && !scan_around_to(self.disk, segment, floor, &mut self.terms, &mut self.last)? {
             let what = wrong.unwrap_or_else(|| "file ends".to_owned());
             let what = format!("bytes before {floor} were durable, but entry {} is damaged: {what}", segment.end);
             return Err(corrupt(&segment.path, segment.position, what));
+        }
+        if segment.position == floor {
+            // Damage was passed: what follows is a tail like any other.
+            let (terms, last) = (&mut self.terms, &mut self.last);
+            let scanned = scan_segment(segment, None, Check::Checksums, |id| {
+                terms.push(id);
+                *last = Some(id);
+            });
+            wrong = scanned.map_err(io_at(&segment.path))?;
         }
         let io = io_at(&segment.path);
         let zeroed = rewrite_from(segment, floor).and_then(|()| zero_from(segment)).and_then(|zeroed| {
@@ -262,10 +363,18 @@ impl Recovery<'_> {
             Ok(zeroed)
         });
         let zeroed = zeroed.map_err(io)?;
+        // Zeroes where a record should stand are a clean end, unless something follows them.
+        let torn = wrong.filter(|what| what != NO_RECORD || zeroed > 0);
         tracing::info!(
             file = %segment.path.display(), end = %segment.end, position = segment.position, zeroed_bytes = zeroed,
-            torn = wrong.filter(|what| what != "no record"), "tail segment scanned"
+            torn, "tail segment scanned"
         );
+        self.report.torn_tail = torn.map(|what| TornTail {
+            file: segment.path.to_path_buf(),
+            position: segment.position,
+            what,
+            zeroed_bytes: zeroed,
+        });
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use crate::checkpoint_store::CheckpointStore;
 use crate::disk::Disk;
 use crate::failure::Failure;
+use crate::ids::next_index;
 use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
 use crate::raft::{
@@ -23,13 +24,17 @@ use crate::raft::{
     to_entry_id,
 };
 use crate::recovery::open_log;
+use crate::recovery_report::{PhaseWatch, Seen};
+use crate::repair::{LeadGuard, Steward, close_off_found, serve_fetch};
 use crate::room::Need;
+use crate::scrub::Scrub;
 use crate::segment::{Record, RecordKind};
 use crate::status_watch::StatusWatch;
 use crate::stopper::Stopper;
+use crate::vitals::{Rounds, Vitals, ask_vitals};
 use crate::{
-    LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass, ProposeError, ReadError,
-    Role, ServeError, StateMachine, SyncHistogram, Term, TransferError, Transport,
+    Integrity, LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass, ProposeError,
+    ReadError, RecoveryReport, Role, ServeError, StateMachine, SyncHistogram, Term, TransferError, Transport,
 };
 
 /// While leadership is handed over, the target is looked at this often: whether it is still there.
@@ -82,6 +87,11 @@ pub(crate) struct Inner {
     inbox: SnapshotInbox,
     pub(crate) checkpoints: CheckpointStore,
     pub(crate) resets: StreamResets,
+    vitals: Arc<Vitals>,
+    guard: LeadGuard,
+    scrub: Scrub,
+    _steward: Steward,
+    _rounds: Task<()>,
     _gone_task: Option<Task<()>>,
 }
 
@@ -115,15 +125,23 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         }
         let core_config = Arc::new(core_config(&config)?);
         let failure = Failure::default();
-        let (files, checkpoints, machine, machine_gone) = {
+        let (files, checkpoints, machine, machine_gone, vitals, steward) = {
             let (config, disk, runtime, failure) = (config.clone(), disk.clone(), runtime.clone(), failure.clone());
-            let work = runtime.clone();
+            let (work, transport) = (runtime.clone(), transport.clone());
             work.blocking(move || {
                 let files = open_log(&config, disk.clone(), &runtime, failure)?;
                 let view = files.view();
-                let (checkpoints, newest) = CheckpointStore::open(disk, config.dir, runtime, view.clone())?;
-                let (machine, machine_gone) = Machine::open(machine, view, checkpoints.clone(), newest)?;
-                Ok::<_, OpenError>((files, checkpoints, machine, machine_gone))
+                let (checkpoints, newest) =
+                    CheckpointStore::open(disk.clone(), config.dir.clone(), runtime.clone(), view.clone())?;
+                let from = newest.as_ref().map_or(LogIndex(0), |checkpoint| checkpoint.last.index.next());
+                let begun = close_off_found(&*disk, &config.dir, &view, from);
+                begun.map_err(|source| OpenError::Io { path: config.dir.clone(), source })?;
+                // Before the core: what that applies again may have to be mended first.
+                let steward = Steward::start(config.node, config.voters, view.clone(), disk, transport, &runtime);
+                let vitals = Arc::new(Vitals::new(view.clone(), runtime));
+                let opened = Machine::open(machine, view, checkpoints.clone(), newest, vitals.clone())?;
+                let (machine, machine_gone) = opened;
+                Ok::<_, OpenError>((files, checkpoints, machine, machine_gone, vitals, steward))
             })
             .await?
         };
@@ -131,16 +149,36 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         let resets = StreamResets::default();
         let network = NetworkFactory::new(transport.clone(), runtime.clone(), resets.clone());
         let inbox = SnapshotInbox::new(disk.clone(), config.dir.clone(), runtime.clone());
+        let mut watch = PhaseWatch::start(&runtime);
         let raft = Raft::new(config.node.0, core_config, network, LogStore::new(files), machine).await;
         let raft: LogRaft = match raft {
             Ok(raft) => raft,
             Err(fatal) => {
+                view.shared.damages.close();
                 view.close().await;
                 return Err(OpenError::Core(fatal.to_string()));
             }
         };
+        view.note_recovery(|report| {
+            // The core has applied again what is known to be committed.
+            let end = next_index(view.committed()).0;
+            let from = report.checkpoint.map_or(0, |checkpoint| checkpoint.0 + 1);
+            watch.over("reapply", Seen { entries: end.saturating_sub(from), ..Seen::default() }, report);
+        });
         let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), machine_gone);
         let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
+        steward.set_status(status.clone());
+        let guard =
+            LeadGuard::start(view.clone(), vitals.clone(), raft.clone(), status.clone(), transport.clone(), &runtime);
+        let rounds = Rounds {
+            node: config.node,
+            view: view.clone(),
+            vitals: vitals.clone(),
+            status: status.clone(),
+            transport: transport.clone(),
+            runtime: runtime.clone(),
+        };
+        let scrub = Scrub::start(&config, view.clone(), &runtime);
         let stopping = stopper.is_stopping();
         let (gone, gone_task) = GoneWatch::start(
             &config,
@@ -150,6 +188,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             view.clone(),
             transport.clone(),
             stopping,
+            guard.clone(),
         );
         let inner = Inner {
             node: config.node,
@@ -168,10 +207,20 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             inbox,
             checkpoints,
             resets,
+            vitals,
+            guard,
+            scrub,
+            _steward: steward,
+            _rounds: rounds.start(),
             _gone_task: gone_task,
         };
         inner.found_group(&config).await?;
         Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
+    }
+
+    /// What the start found and took.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.inner.view.recovery()
     }
 
     /// The longest payload that a proposal may have, bytes: what fits into a segment.
@@ -229,6 +278,22 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// The replica's view of itself now.
     pub fn status(&self) -> LogStatus {
         self.inner.status.now()
+    }
+
+    /// How sound this replica's copy of the log is, and whether the others contradict it.
+    pub fn integrity(&self) -> Integrity {
+        let counts = self.inner.view.shared.damages.counts();
+        Integrity {
+            damaged_entries: counts.entries,
+            damaged_first: counts.first,
+            damaged_segments: counts.segments,
+            damages_found_total: counts.found,
+            damages_mended_total: counts.mended,
+            is_fit_to_lead: self.inner.guard.is_fit(),
+            is_clock_off: self.inner.vitals.is_clock_off(),
+            state_alarm: self.inner.vitals.alarm(),
+            scrub: self.inner.scrub.progress(),
+        }
     }
 
     /// Returns once role, term, leader or `can_write` differ from `seen`; at once if they already do.
@@ -301,9 +366,15 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             return Err(TransferError::NotLeader { leader: status.leader });
         }
         let target = match target {
-            Some(target) if target != inner.node && status.members.contains(&target) => target,
+            Some(target) if target != inner.node && status.members.contains(&target) => {
+                // Asked first: a hand-over that the target refuses costs the group an election time-out.
+                match ask_vitals(&inner.runtime, &*inner.transport, target).await {
+                    Some(answer) if !answer.is_fit => return Err(TransferError::NotFit(target)),
+                    _ => target,
+                }
+            }
             Some(target) => return Err(TransferError::NoSuchVoter(target)),
-            None => inner.status.longest_follower().ok_or(TransferError::NoneCaughtUp)?,
+            None => self.fittest_follower().await.ok_or(TransferError::NoneCaughtUp)?,
         };
         tracing::info!(%target, "handing over leadership");
         inner.raft.trigger().transfer_leader(target.0).await.map_err(|_| TransferError::Stopped)?;
@@ -335,6 +406,21 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         }
     }
 
+    /// The follower with the longest log of those that say they are fit to lead. One that does not answer that question
+    /// (an older version, perhaps) comes after all others, and may still be chosen.
+    async fn fittest_follower(&self) -> Option<NodeId> {
+        let followers = self.inner.status.followers_by_log();
+        let mut silent = None;
+        for follower in followers {
+            match ask_vitals(&self.inner.runtime, &*self.inner.transport, follower).await {
+                Some(answer) if answer.is_fit => return Some(follower),
+                Some(_) => {}
+                None => silent = silent.or(Some(follower)),
+            }
+        }
+        silent
+    }
+
     /// Answers a peer's call.
     pub async fn serve_call(&self, kind: PeerCallKind, body: Bytes) -> Result<Bytes, ServeError> {
         let message = decode(body).map_err(|error| ServeError::Malformed(error.to_string()))?;
@@ -353,6 +439,9 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             (PeerCallKind::PreVote, PeerMessage::VoteRequest(request)) => {
                 PeerMessage::VoteResponse(raft.pre_vote(request).await.map_err(|error| self.call_failed(error))?)
             }
+            (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(_)) if !self.inner.guard.may_campaign() => {
+                return Err(ServeError::Failed("this replica is not fit to lead".to_owned()));
+            }
             (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(request)) => {
                 let answer = raft.handle_transfer_leader(request).await;
                 PeerMessage::TransferResponse(answer.map_err(|error| self.call_failed(error))?)
@@ -363,6 +452,12 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             (PeerCallKind::LeaderGone, PeerMessage::GoneQuestion(question)) => {
                 PeerMessage::GoneAnswer(self.inner.gone.answer(question).await)
             }
+            (PeerCallKind::Fetch, PeerMessage::FetchRequest(request)) => {
+                let (view, committed) = (self.inner.view.clone(), self.inner.status.now().committed);
+                let answer = self.inner.runtime.blocking(move || serve_fetch(&view, committed, request));
+                PeerMessage::FetchAnswer(answer.await)
+            }
+            (PeerCallKind::Vitals, PeerMessage::VitalsRequest) => PeerMessage::VitalsAnswer(self.inner.vitals.answer()),
             (kind, _) => return Err(ServeError::Malformed(format!("body does not belong to a call of kind {kind:?}"))),
         };
         Ok(encode(answer))

@@ -5,13 +5,14 @@
 //! ────────────────────┼───────────────────────────────┼──────────────▶
 //!                     tail                            ready_to
 //! ```
-//! It is filled in the background, piece by piece. Who fills and who appends never write the same byte: an append goes
+//! It is filled in the background, piece by piece: the file that comes next to its end, the tail's own only as far as needed. Who fills and who appends never write the same byte: an append goes
 //! below `ready_to`, or waits until nobody fills and moves `ready_to` behind itself.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use flotilla_runtime::Runtime;
 use tokio::sync::Notify;
 
 use crate::disk::DiskFile;
@@ -21,13 +22,15 @@ const AHEAD_BYTES: u64 = 32 << 20;
 /// It is filled again once it is shorter than this.
 const LOW_BYTES: u64 = AHEAD_BYTES / 2;
 /// Zeroes are written and synced in pieces of this many bytes: what a sync of the log may find in its way at most.
-const PIECE_BYTES: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 4 << 20;
 
 /// The runway of one file; shared by who appends and who fills.
 pub(crate) struct Runway {
     file: Arc<dyn DiskFile>,
     ready_to: AtomicU64,
     is_filling: Mutex<bool>,
+    /// An append had to wait: whoever fills must not take his time any more.
+    is_outrun: AtomicBool,
     moved: Notify,
 }
 
@@ -43,7 +46,13 @@ impl Runway {
     /// A file with nothing worth keeping from `ready_to` on.
     pub(crate) fn new(file: Arc<dyn DiskFile>, ready_to: u64) -> Arc<Runway> {
         let ready_to = AtomicU64::new(ready_to);
-        Arc::new(Runway { file, ready_to, is_filling: Mutex::new(false), moved: Notify::new() })
+        Arc::new(Runway {
+            file,
+            ready_to,
+            is_filling: Mutex::new(false),
+            is_outrun: AtomicBool::new(false),
+            moved: Notify::new(),
+        })
     }
 
     pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
@@ -61,11 +70,21 @@ impl Runway {
         if ready_to >= self.file.len() || ready_to.saturating_sub(position) >= LOW_BYTES {
             return None;
         }
+        self.begin_to(position.saturating_add(AHEAD_BYTES).min(self.file.len()))
+    }
+
+    /// The right to fill all of the file, if nobody is at it. For a file that is not the tail yet: there it disturbs no sync of
+    /// the log, whatever it costs the file system to book the blocks as written.
+    pub(crate) fn begin_all(self: &Arc<Runway>) -> Option<Filling> {
+        self.begin_to(self.file.len())
+    }
+
+    fn begin_to(self: &Arc<Runway>, end: u64) -> Option<Filling> {
         let mut is_filling = self.is_filling.lock().expect(POISON);
         if std::mem::replace(&mut *is_filling, true) {
             return None;
         }
-        Some(Filling { runway: self.clone(), end: position.saturating_add(AHEAD_BYTES).min(self.file.len()) })
+        Some(Filling { runway: self.clone(), end })
     }
 
     /// Makes sure that nobody fills below `end` any more. Waits only for pieces that are being written.
@@ -77,6 +96,7 @@ impl Runway {
             if self.claim_now(end) {
                 return;
             }
+            self.is_outrun.store(true, Ordering::Relaxed);
             moved.await;
         }
     }
@@ -92,17 +112,44 @@ impl Runway {
 }
 
 impl Filling {
-    /// Writes the zeroes; blocks.
-    pub(crate) fn fill(self) -> io::Result<()> {
-        let mut at = self.runway.ready_to.load(Ordering::Acquire);
-        while at < self.end {
-            let piece = PIECE_BYTES.min(self.end - at);
-            self.runway.file.zero_ahead(at, piece)?;
-            at += piece;
-            self.runway.ready_to.store(at, Ordering::Release);
-            self.runway.moved.notify_waiters();
-        }
+    /// Writes all the zeroes; blocks.
+    pub(crate) fn fill(mut self) -> io::Result<()> {
+        while self.fill_piece()? {}
         Ok(())
+    }
+
+    /// Writes one piece; blocks. False when there is nothing left to write.
+    pub(crate) fn fill_piece(&mut self) -> io::Result<bool> {
+        let at = self.runway.ready_to.load(Ordering::Acquire);
+        if at >= self.end {
+            return Ok(false);
+        }
+        let piece = PIECE_BYTES.min(self.end - at);
+        self.runway.file.zero_ahead(at, piece)?;
+        self.runway.ready_to.store(at + piece, Ordering::Release);
+        self.runway.moved.notify_waiters();
+        Ok(true)
+    }
+
+    /// Writes all the zeroes, and rests after each piece as long as it took, so that the log's own writes come first. Ends early
+    /// once `is_over`.
+    pub(crate) async fn fill_gently(mut self, runtime: &Runtime, is_over: impl Fn() -> bool) -> io::Result<()> {
+        loop {
+            let began = runtime.now();
+            let (filling, more) = runtime
+                .blocking(move || {
+                    let more = self.fill_piece();
+                    (self, more)
+                })
+                .await;
+            self = filling;
+            if !more? || is_over() {
+                return Ok(());
+            }
+            if !self.runway.is_outrun.load(Ordering::Relaxed) {
+                runtime.sleep(runtime.now().saturating_since(began)).await;
+            }
+        }
     }
 }
 

@@ -53,8 +53,16 @@ pub trait StateMachine: Send + 'static {
         let _ = oldest;
     }
 
+    /// A hash over all that must be equal on every replica that has applied the same entries, and the version of the way
+    /// it is made: only digests of one version are compared, so a new release that hashes otherwise counts up. `None`: this
+    /// machine does not compare. It is asked behind every few thousandth entry, while entries wait, so it must be cheap.
+    fn digest(&self) -> Option<(u32, u128)> {
+        None
+    }
+
     /// Replaces the whole state by that of a checkpoint whose last applied entry is `applied`. Before the first `apply`
-    /// if a checkpoint exists, and whenever a snapshot is installed.
+    /// if a checkpoint exists, and whenever a snapshot is installed. After an error the state must be what it was: at a start
+    /// an older checkpoint is tried next, and without any the log is applied from its first entry on.
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
 }
 

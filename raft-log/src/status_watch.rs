@@ -124,16 +124,18 @@ impl StatusWatch {
         }
     }
 
-    /// The follower whose log is longest, as far as this leader knows; the lowest of several.
-    pub(crate) fn longest_follower(&self) -> Option<NodeId> {
+    /// The voters that follow, as far as this leader knows, the longest log first; of equal ones the lowest.
+    pub(crate) fn followers_by_log(&self) -> Vec<NodeId> {
         let metrics = self.source.metrics.borrow_watched();
-        let replication = metrics.replication.as_ref()?;
+        let Some(replication) = metrics.replication.as_ref() else { return Vec::new() };
         let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
         let followers =
             replication.iter().filter(|(node, _)| NodeId(**node) != self.source.node && voters.contains(node));
-        let longest =
-            followers.filter_map(|(node, matched)| matched.map(|matched| (matched, std::cmp::Reverse(*node))));
-        longest.max().map(|(_, node)| NodeId(node.0))
+        let mut by_log: Vec<_> = followers
+            .filter_map(|(node, matched)| matched.map(|matched| (std::cmp::Reverse(matched), *node)))
+            .collect();
+        by_log.sort();
+        by_log.into_iter().map(|(_, node)| NodeId(node)).collect()
     }
 
     /// A request as the leader would send it to make `target` campaign at once.

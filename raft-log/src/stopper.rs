@@ -39,6 +39,8 @@ impl Stopper {
             let _ = begun.await;
             stopping.store(true, Ordering::Release);
             view.begin_close();
+            // The core's own readers may be waiting for an entry to be mended.
+            view.shared.damages.close();
             if let Err(end) = raft.shutdown().await {
                 tracing::warn!(%end, "replication core did not end well");
             }

@@ -24,6 +24,10 @@ pub enum PeerCallKind {
     Snapshot = 5,
     /// A follower asks another voter whether it, too, sees that the leader's process is gone.
     LeaderGone = 6,
+    /// A replica whose copy of some committed entries is damaged asks for them.
+    Fetch = 7,
+    /// A replica asks another one for its health: fitness to lead, wall clock, digests.
+    Vitals = 8,
 }
 
 impl PeerCallKind {
@@ -41,6 +45,8 @@ impl PeerCallKind {
             4 => Some(PeerCallKind::TransferLeader),
             5 => Some(PeerCallKind::Snapshot),
             6 => Some(PeerCallKind::LeaderGone),
+            7 => Some(PeerCallKind::Fetch),
+            8 => Some(PeerCallKind::Vitals),
             _ => None,
         }
     }

@@ -1,7 +1,8 @@
 //! The few numbers a replica must not forget: its vote and how far it purged (synced), its commit mark (a hint).
 //!
 //! Drawn in `docs/formats/vote-and-marks.md`: four slots of a page each, two for control (vote and purge mark), two for
-//! the commit mark. A write always goes to the older slot of its pair, so a torn one never costs the newer.
+//! the commit mark. A write always goes to the older slot of its pair, so a torn one never costs the newer. A control slot
+//! is then copied to the other one, so that later damage to either never takes a vote back.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,13 @@ use crate::{Corruption, LogIndex, NodeId, OpenError, Term};
 
 pub(crate) const MARKS_FILE: &str = "vote-and-marks";
 
-const SLOT_BYTES: u64 = 4096;
-const FILE_BYTES: u64 = 4 * SLOT_BYTES;
-const CONTROL_MAGIC: [u8; 8] = *b"FLOTVOT\0";
-const COMMIT_MAGIC: [u8; 8] = *b"FLOTCMT\0";
+pub(crate) const SLOT_BYTES: u64 = 4096;
+pub(crate) const FILE_BYTES: u64 = 4 * SLOT_BYTES;
+pub(crate) const CONTROL_MAGIC: [u8; 8] = *b"FLOTVOT\0";
+pub(crate) const COMMIT_MAGIC: [u8; 8] = *b"FLOTCMT\0";
 const VERSION: u32 = 1;
 /// Bytes covered by the checksum that follows them.
-const COVERED_BYTES: usize = 80;
+pub(crate) const COVERED_BYTES: usize = 80;
 const FLAG_VOTE: u32 = 1;
 const FLAG_VOTE_COMMITTED: u32 = 2;
 const FLAG_ENTRY: u32 = 4;
@@ -43,15 +44,15 @@ pub(crate) struct TailFloor {
 
 /// One slot of either pair. In control slots `entry` is the purge mark, in commit slots the commit mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Slot {
-    sequence: u64,
-    vote: Option<SavedVote>,
-    entry: Option<EntryId>,
-    floor: TailFloor,
+pub(crate) struct Slot {
+    pub(crate) sequence: u64,
+    pub(crate) vote: Option<SavedVote>,
+    pub(crate) entry: Option<EntryId>,
+    pub(crate) floor: TailFloor,
 }
 
 impl Slot {
-    fn encode(&self, magic: [u8; 8]) -> Vec<u8> {
+    pub(crate) fn encode(&self, magic: [u8; 8]) -> Vec<u8> {
         let vote = self.vote.unwrap_or(SavedVote { term: Term(0), node: NodeId(0), committed: false });
         let entry = self.entry.unwrap_or(EntryId::new(0, 0));
         let mut flags = 0;
@@ -75,7 +76,7 @@ impl Slot {
     }
 
     /// `Ok(None)` for a slot never written, `Err` for a damaged one.
-    fn decode(bytes: &[u8], magic: [u8; 8]) -> Result<Option<Slot>, String> {
+    pub(crate) fn decode(bytes: &[u8], magic: [u8; 8]) -> Result<Option<Slot>, String> {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
@@ -113,6 +114,7 @@ pub(crate) struct VoteAndMarks {
     file: Arc<dyn DiskFile>,
     control: Slot,
     commit: Slot,
+    healed_slots: u32,
 }
 
 impl VoteAndMarks {
@@ -122,7 +124,11 @@ impl VoteAndMarks {
         let io = |source| OpenError::Io { path: path.clone(), source };
         let file = match disk.open(&path) {
             // A crash while the file was being made leaves a short one.
-            Ok(file) if file.len() == FILE_BYTES || has_segments => file,
+            Ok(file) if file.len() == FILE_BYTES => file,
+            Ok(file) if has_segments => {
+                let what = format!("file has {} bytes instead of {FILE_BYTES}: the vote is lost", file.len());
+                return Err(OpenError::Corrupt(Corruption { path: path.clone(), offset: 0, what }));
+            }
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
             _ if has_segments => {
                 let what = "file is missing although there are segments: the vote is lost".to_owned();
@@ -134,12 +140,13 @@ impl VoteAndMarks {
         file.sync_data().map_err(io)?;
         disk.sync_dir(dir).map_err(io)?;
         let control = newest_slot(&path, &*file, 0, CONTROL_MAGIC)?;
+        let healed_slots = heal_control(&*file, &control).map_err(io)?;
         // The commit mark is a hint: a damaged one is as good as none.
         let commit = newest_slot(&path, &*file, 2 * SLOT_BYTES, COMMIT_MAGIC).unwrap_or_else(|error| {
             tracing::warn!(%error, "commit mark is damaged, going on without it");
             EMPTY_SLOT
         });
-        Ok(VoteAndMarks { path, file, control, commit })
+        Ok(VoteAndMarks { path, file, control, commit, healed_slots })
     }
 
     pub(crate) fn vote(&self) -> Option<SavedVote> {
@@ -152,6 +159,16 @@ impl VoteAndMarks {
 
     pub(crate) fn committed(&self) -> Option<EntryId> {
         self.commit.entry
+    }
+
+    /// How many control slots were damaged and were written again at the start.
+    pub(crate) fn healed_slots(&self) -> u32 {
+        self.healed_slots
+    }
+
+    /// The highest floor known for any file.
+    pub(crate) fn newest_floor(&self) -> TailFloor {
+        self.control.floor.max(self.commit.floor)
     }
 
     /// The highest floor known for the file with that sequence.
@@ -173,8 +190,11 @@ impl VoteAndMarks {
 
     fn save_control(&mut self, next: Slot) -> io::Result<()> {
         let next = Slot { sequence: self.control.sequence + 1, ..next };
-        self.file.write_at(next.sequence % 2 * SLOT_BYTES, &next.encode(CONTROL_MAGIC))?;
+        let bytes = next.encode(CONTROL_MAGIC);
+        self.file.write_at(next.sequence % 2 * SLOT_BYTES, &bytes)?;
         self.file.sync_data()?;
+        // The copy needs no sync: until it is on the disk the slot above is, and that one is not written next.
+        self.file.write_at((next.sequence + 1) % 2 * SLOT_BYTES, &bytes)?;
         self.control = next;
         Ok(())
     }
@@ -190,6 +210,27 @@ impl VoteAndMarks {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Makes the two control slots equal again, durably, after a crash between the two or damage to one. Returns how many were
+/// damaged.
+fn heal_control(file: &dyn DiskFile, control: &Slot) -> io::Result<u32> {
+    let mut damaged = 0;
+    let mut is_written = false;
+    for offset in [0, SLOT_BYTES] {
+        let bytes = file.read_at(offset, COVERED_BYTES + 4)?;
+        let found = Slot::decode(&bytes, CONTROL_MAGIC);
+        damaged += u32::from(found.is_err());
+        if found != Ok(Some(*control)) && (control.sequence > 0 || found.is_err()) {
+            let bytes = if control.sequence > 0 { control.encode(CONTROL_MAGIC) } else { vec![0; COVERED_BYTES + 4] };
+            file.write_at(offset, &bytes)?;
+            is_written = true;
+        }
+    }
+    if is_written {
+        file.sync_data()?;
+    }
+    Ok(damaged)
 }
 
 const EMPTY_SLOT: Slot = Slot { sequence: 0, vote: None, entry: None, floor: TailFloor { sequence: 0, position: 0 } };
@@ -285,9 +326,39 @@ mod tests {
         let file = OsDisk.open(&dir.path().join(MARKS_FILE)).unwrap();
         file.write_at(SLOT_BYTES + 32, &[0xff; 8]).unwrap();
         let mut marks = VoteAndMarks::open(&OsDisk, dir.path(), true).unwrap();
-        assert_eq!(marks.vote(), Some(vote(2)));
+        assert_eq!((marks.vote(), marks.healed_slots()), (Some(vote(2)), 1));
         marks.save_vote(vote(3), FLOOR).unwrap();
         assert_eq!(VoteAndMarks::open(&OsDisk, dir.path(), true).unwrap().vote(), Some(vote(3)));
+    }
+
+    /// A voter that forgets a vote could grant the same term twice.
+    #[test]
+    fn damage_to_either_slot_takes_no_vote_back() {
+        for (terms, slot) in [(1, 0), (1, 1), (2, 0), (2, 1), (5, 0), (5, 1)] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut marks = VoteAndMarks::open(&OsDisk, dir.path(), false).unwrap();
+            (1..=terms).for_each(|term| marks.save_vote(vote(term), FLOOR).unwrap());
+            drop(marks);
+            let file = OsDisk.open(&dir.path().join(MARKS_FILE)).unwrap();
+            file.write_at(slot * SLOT_BYTES + 33, &[0xff]).unwrap();
+            let found = VoteAndMarks::open(&OsDisk, dir.path(), true);
+            assert_eq!(found.unwrap().vote(), Some(vote(terms)), "{terms} votes, slot {slot} is damaged");
+            // Healed: now the other one may be hurt.
+            file.write_at((1 - slot) * SLOT_BYTES + 33, &[0xff]).unwrap();
+            assert_eq!(VoteAndMarks::open(&OsDisk, dir.path(), true).unwrap().vote(), Some(vote(terms)));
+        }
+    }
+
+    #[test]
+    fn a_short_vote_file_is_made_again_only_in_a_new_directory() {
+        for len in [0, 1, SLOT_BYTES, FILE_BYTES - 1] {
+            let dir = tempfile::tempdir().unwrap();
+            OsDisk.create(&dir.path().join(MARKS_FILE), len).unwrap();
+            let error =
+                VoteAndMarks::open(&OsDisk, dir.path(), true).err().expect("segments without a vote").to_string();
+            assert!(error.contains(&format!("{len} bytes instead of 16384")), "{error}");
+            assert_eq!(VoteAndMarks::open(&OsDisk, dir.path(), false).unwrap().vote(), None);
+        }
     }
 
     #[test]

@@ -13,6 +13,34 @@ pub enum StartPolicy {
     TimestampMs(u64),
 }
 
+/// Where the position of a group in a queue is moved to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OffsetTarget {
+    /// To the oldest message.
+    First,
+    /// Behind the newest message at this place of the log.
+    Last,
+    /// To the first message stored at or after this log time, milliseconds since the Unix epoch; behind
+    /// the newest if there is none.
+    TimestampMs(u64),
+    /// To this offset. One before the oldest message means that; one behind the end is refused.
+    Offset(QueueOffset),
+}
+
+/// What of a group is to be changed; `None` stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupChange {
+    /// Whether it consumes each queue in order.
+    pub order: Option<bool>,
+    /// After so many deliveries without an ack a message becomes a dead letter.
+    pub max_deliveries: Option<u32>,
+    /// Whether nothing is delivered to it.
+    pub is_paused: Option<bool>,
+    /// Pauses before a failed message is delivered again, ms, at most
+    /// [`crate::limits::RETRY_PAUSES_MAX`]; empty: the broker's own.
+    pub retry_pauses_ms: Option<Vec<u32>>,
+}
+
 /// A range of a queue that the leader looked through for a filtered delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SkipRange {
@@ -220,5 +248,85 @@ pub enum Command {
         /// The new end, log time, milliseconds since the Unix epoch. One that has passed makes
         /// the message due at once.
         invisible_until_ms: u64,
+    },
+    /// Sets where a group stands in a queue: everything below counts as consumed, everything from there
+    /// on will be delivered, for the first time again. What was in flight in the queue is so no more,
+    /// and its receipts are void. A group that has not met the queue has met it now.
+    SetOffset {
+        /// The group.
+        group: GroupName,
+        /// The topic.
+        topic: TopicName,
+        /// The queue.
+        queue: QueueId,
+        /// Where to.
+        to: OffsetTarget,
+    },
+    /// Changes the settings of a group; what is in flight stays so.
+    UpdateGroup {
+        /// Its name.
+        name: GroupName,
+        /// What is changed.
+        change: GroupChange,
+    },
+    /// Changes the settings of a topic. More queues are there at once, and groups that have met the topic
+    /// begin at their first message. Fewer take no messages from now on, and go, the last one first, when
+    /// every group that has met the topic has consumed them: repeat the command until they are gone.
+    UpdateTopic {
+        /// Its name.
+        name: TopicName,
+        /// How many queues it shall have.
+        queue_count: Option<u32>,
+        /// What may be done with it.
+        permission: Option<Permission>,
+    },
+    /// Makes a message that counts as consumed by a group due again for it, as if never delivered before.
+    Redeliver {
+        /// The group.
+        group: GroupName,
+        /// The topic.
+        topic: TopicName,
+        /// The queue.
+        queue: QueueId,
+        /// The message's offset.
+        offset: QueueOffset,
+        /// The message that stands there.
+        message: MessageRef,
+    },
+    /// Moves the end of the invisible time of deliveries without giving them new numbers: their receipts
+    /// stay good. Those of other numbers are left alone. A leader's duty.
+    Renew {
+        /// The group.
+        group: GroupName,
+        /// The topic.
+        topic: TopicName,
+        /// The queue.
+        queue: QueueId,
+        /// Offset and `seq` of each delivery.
+        deliveries: Vec<(QueueOffset, u32)>,
+        /// Who holds them, as the leader knows its clients; kept with each, for the leader to come. Not 0.
+        holder: u64,
+        /// The new end, log time, milliseconds since the Unix epoch; an earlier one than before does nothing.
+        invisible_until_ms: u64,
+    },
+    /// As [`Command::DeleteTopic`], if this very life of the topic is there.
+    DropTopic {
+        /// Its name.
+        name: TopicName,
+        /// Its number.
+        uid: u64,
+    },
+    /// Makes a dead letter of a delivered message at once, whatever its deliveries so far.
+    DeadLetter {
+        /// The group.
+        group: GroupName,
+        /// The topic.
+        topic: TopicName,
+        /// The queue.
+        queue: QueueId,
+        /// The message's offset.
+        offset: QueueOffset,
+        /// `seq` of its grant.
+        seq: u32,
     },
 }

@@ -19,6 +19,9 @@ impl State {
         if !topic.permission.is_readable() {
             return Err(Rejection::TopicNotReadable.into());
         }
+        if group.is_paused {
+            return Err(Rejection::GroupPaused.into());
+        }
         let key = (group.uid, topic.uid, command.queue.0);
         let progress = match self.progress.entry(key) {
             Entry::Occupied(met) => met.into_mut(),
@@ -67,7 +70,7 @@ impl State {
     /// to the same messages; nothing is copied.
     ///
     /// Dead letters of the dead-letter topic itself stay where they are: they count as consumed.
-    fn dead_letter(&mut self, group: &GroupName, source: &TopicName, dead: &[Slot], changes: &mut Changes) {
+    pub(crate) fn dead_letter(&mut self, group: &GroupName, source: &TopicName, dead: &[Slot], changes: &mut Changes) {
         let name = TopicName::dead_letter(group);
         if name == *source {
             return;

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use flotilla_message::{MessageRef, QueueOffset, StoredFrame, limits};
 
-use crate::{Command, SkipRange, StartPolicy};
+use crate::{Command, SkipRange, StartPolicy, entry_rare};
 
 /// The numbers of the entry format; `docs/formats/log-entry.md` draws it.
 pub(crate) mod layout {
@@ -34,6 +34,13 @@ pub(crate) mod layout {
     pub const DELIVER: u8 = 33;
     pub const ACK: u8 = 34;
     pub const CHANGE_INVISIBLE: u8 = 35;
+    pub const SET_OFFSET: u8 = 40;
+    pub const UPDATE_GROUP: u8 = 41;
+    pub const UPDATE_TOPIC: u8 = 42;
+    pub const REDELIVER: u8 = 43;
+    pub const RENEW: u8 = 44;
+    pub const DROP_TOPIC: u8 = 45;
+    pub const DEAD_LETTER: u8 = 46;
     pub const DELIVER_DUE: u8 = 48;
     pub const RECALL: u8 = 49;
     pub const END_TRANSACTION: u8 = 50;
@@ -161,11 +168,18 @@ pub fn command_bytes(command: &Command) -> usize {
         Command::Carry { messages, frames } => {
             4 + 12 * messages.len() + frames.iter().map(StoredFrame::byte_len).sum::<usize>()
         }
+        Command::SetOffset { .. }
+        | Command::UpdateGroup { .. }
+        | Command::UpdateTopic { .. }
+        | Command::Redeliver { .. }
+        | Command::Renew { .. }
+        | Command::DropTopic { .. }
+        | Command::DeadLetter { .. } => entry_rare::operand_bytes(command),
     };
     layout::COMMAND_HEADER_BYTES + operands
 }
 
-fn text(text: &str) -> usize {
+pub(crate) fn text(text: &str) -> usize {
     2 + text.len()
 }
 
@@ -289,17 +303,24 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             messages.iter().for_each(|message| put_message(out, *message));
             layout::CARRY
         }
+        Command::SetOffset { .. }
+        | Command::UpdateGroup { .. }
+        | Command::UpdateTopic { .. }
+        | Command::Redeliver { .. }
+        | Command::Renew { .. }
+        | Command::DropTopic { .. }
+        | Command::DeadLetter { .. } => entry_rare::put_operands(out, command),
     }
 }
 
-fn put_message(out: &mut BytesMut, message: MessageRef) {
+pub(crate) fn put_message(out: &mut BytesMut, message: MessageRef) {
     out.put_u64_le(message.index);
     out.put_u32_le(message.ordinal);
 }
 
 /// Texts are names and attempt ids: what is longer than the 16 bits allow is cut at a character,
 /// and then refused when the entry is read.
-fn put_text(out: &mut BytesMut, text: &str) {
+pub(crate) fn put_text(out: &mut BytesMut, text: &str) {
     let end = text.floor_char_boundary(usize::from(u16::MAX));
     out.put_u16_le(end as u16);
     out.put_slice(&text.as_bytes()[..end]);

@@ -8,7 +8,7 @@ use flotilla_message::{
 use crate::entry::{crc_without, layout};
 use crate::entry_walk::{Frames, Operands, malformed, u32_at, u64_at};
 use crate::limits::COMMANDS_PER_ENTRY_MAX;
-use crate::{Command, SkipRange, StartPolicy};
+use crate::{Command, SkipRange, StartPolicy, entry_rare};
 
 /// Why a payload is not a log entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -130,6 +130,8 @@ pub(crate) enum CommandView<'a> {
         messages: Vec<MessageRef>,
         frames: Vec<FramePlace>,
     },
+    /// One of those that are too rare to be worth reading in place.
+    Rare(Command),
 }
 
 /// The operands of a `Deliver`.
@@ -205,6 +207,7 @@ impl<'a> CommandView<'a> {
                 | CommandView::CheckTransactions { .. }
                 | CommandView::Trim { .. }
                 | CommandView::Carry { .. }
+                | CommandView::Rare(Command::Renew { .. })
         )
     }
 
@@ -343,7 +346,7 @@ impl<'a> CommandView<'a> {
                 // As many frames as messages.
                 Ok(CommandView::Carry { messages, frames: frames.take(count as u32)? })
             }
-            _ => Err(operands.wrong("command kind is unknown")),
+            rare => Ok(CommandView::Rare(entry_rare::parse(rare, operands)?)),
         }
     }
 
@@ -414,6 +417,7 @@ impl<'a> CommandView<'a> {
             CommandView::Carry { messages, frames } => {
                 Command::Carry { messages: messages.clone(), frames: stored(frames, payload)? }
             }
+            CommandView::Rare(command) => command.clone(),
         })
     }
 }

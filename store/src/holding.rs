@@ -101,13 +101,18 @@ impl State {
     pub fn enqueue(&mut self, message: MessageRef, held: &Held, changes: &mut Changes) -> Option<QueueOffset> {
         let name = self.topic_names.get(&held.topic_uid);
         let topic = name.and_then(|name| self.topics.get_mut(name));
-        let queue = topic.and_then(|topic| topic.queues.get_mut(held.queue as usize));
-        let (Some(name), Some(queue)) = (name, queue) else {
+        let (Some(name), Some(topic)) = (name, topic) else {
+            self.references.release(message);
+            return None;
+        };
+        // Its queue may be gone, or be about to go.
+        let queue_id = if held.queue < topic.writable_queues { held.queue } else { held.queue % topic.writable_queues };
+        let Some(queue) = topic.queues.get_mut(queue_id as usize) else {
             self.references.release(message);
             return None;
         };
         let offset = queue.append(held.late_slot(message, self.log_time_ms), held.checksum);
-        changes.queues_grown.insert((name.clone(), QueueId(held.queue)));
+        changes.queues_grown.insert((name.clone(), QueueId(queue_id)));
         Some(QueueOffset(offset))
     }
 }

@@ -6,21 +6,19 @@ use bincode::{Decode, Encode};
 use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, TopicName};
 
 use crate::dedup::{DedupWindow, Seen};
-use crate::held_image;
 use crate::index_file::IndexFileId;
 use crate::progress::{Attempt, InFlight, QueueProgress};
 use crate::queue::Queue;
-use crate::retention_image;
-use crate::state::{Group, State, Topic};
-use crate::{Slot, StartPolicy};
+use crate::state::{Group, RetryPauses, State, Topic};
+use crate::{Slot, StartPolicy, held_image, retention_image, settings_image};
 
 /// The numbers of the envelope; `docs/formats/checkpoint-state.md` draws it.
 mod layout {
     pub const MAGIC: [u8; 4] = *b"FLSC";
-    pub const VERSION: u16 = 3;
+    pub const VERSION: u16 = 4;
     /// The oldest version that is read: those before it count no references. Nothing was ever purged by the programs
     /// that wrote them, so the whole log is there to be applied again.
-    pub const VERSION_MIN: u16 = 3;
+    pub const VERSION_MIN: u16 = 4;
     pub const VERSION_AT: usize = 4;
     pub const FLAGS_AT: usize = 6;
     pub const BODY_BYTES_AT: usize = 8;
@@ -175,6 +173,7 @@ pub(crate) fn encode(state: &State, open_index: u64, index_files: Vec<IndexFileI
     let config = bincode::config::standard();
     let mut body = bincode::encode_to_vec(&image, config).expect("plain data encodes into memory without an error");
     held_image::encode(state, &mut body);
+    settings_image::encode(state, &mut body);
     retention_image::encode(state, &mut body);
     envelope(&body, 0)
 }
@@ -210,6 +209,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Restored, String> {
         bincode::decode_from_slice::<Image, _>(body, config).map_err(|error| format!("its body: {error}"))?;
     let mut restored = state_of(image)?;
     let used = used + held_image::decode(&mut restored.state, &body[used..])?;
+    let used = used + settings_image::decode(&mut restored.state, &body[used..])?;
     let used = used + retention_image::decode(&mut restored.state, &body[used..])?;
     if used != body.len() {
         return Err(format!("its body has {} bytes, {used} of them are used", body.len()));
@@ -260,7 +260,9 @@ fn state_of(image: Image) -> Result<Restored, String> {
                 uid: topic.uid,
                 message_type: MessageType::from_code(topic.message_type).ok_or("it has an unknown message type")?,
                 permission: Permission::from_code(topic.permission).ok_or("it has an unknown permission")?,
+                writable_queues: topic.queues.len() as u32,
                 queues: topic.queues.into_iter().map(queue_of).collect::<Result<_, _>>()?,
+                retired: BTreeMap::new(),
             },
         );
     }
@@ -277,6 +279,8 @@ fn state_of(image: Image) -> Result<Restored, String> {
                     StartImage::Last => StartPolicy::Last,
                     StartImage::TimestampMs(at_ms) => StartPolicy::TimestampMs(at_ms),
                 },
+                is_paused: false,
+                retry_pauses: RetryPauses::default(),
             },
         );
     }
@@ -349,6 +353,7 @@ fn progress_of(row: ProgressImage) -> QueueProgress {
                 seq: image.seq,
                 previous_seq: image.previous_seq,
                 invisible_until_ms: image.invisible_until_ms,
+                holder: 0,
                 slot: slot_of(&image.slot),
             };
             (image.offset, flight)

@@ -84,6 +84,14 @@ pub(crate) fn is_index_file_name(name: &str) -> bool {
     name.starts_with(NAME_START) && name.ends_with(NAME_END) && !name.contains(['/', '\\'])
 }
 
+/// First index and checksum as a file's name tells them.
+pub(crate) fn parse_index_file_name(name: &str) -> Option<(u64, u32)> {
+    let (index, crc) = name.strip_prefix(NAME_START)?.strip_suffix(NAME_END)?.split_once('-')?;
+    let is_whole = index.len() == 20 && crc.len() == 8;
+    is_whole.then_some(())?;
+    Some((index.parse().ok()?, u32::from_str_radix(crc, 16).ok()?))
+}
+
 /// Collects the slots of a segment, queue by queue, rising by (topic, queue).
 #[derive(Debug, Default)]
 pub(crate) struct IndexFileBuilder {
@@ -176,7 +184,15 @@ impl IndexFileBuilder {
 impl IndexFile {
     /// Opens a file and checks all of it but the slots.
     pub fn open(disk: &dyn Disk, dir: &Path, expected: IndexFileId) -> Result<(IndexFile, Vec<QueueRow>), StoreError> {
-        let path = dir.join(expected.file_name());
+        let (file, rows) = IndexFile::open_at(disk, dir.join(expected.file_name()))?;
+        if file.id != expected {
+            return Err(file.damaged("it is another one than its name says".to_owned()));
+        }
+        Ok((file, rows))
+    }
+
+    /// Opens it whatever its name says.
+    pub fn open_at(disk: &dyn Disk, path: PathBuf) -> Result<(IndexFile, Vec<QueueRow>), StoreError> {
         let file = disk.open(&path).map_err(|source| io_error(&path, source))?;
         let damaged = |what: &str| StoreError::DamagedIndex { path: path.clone(), what: what.to_owned() };
         if file.len() < layout::HEADER_BYTES as u64 {
@@ -197,9 +213,6 @@ impl IndexFile {
             last_index: u64_at(&header, layout::LAST_INDEX_AT),
             header_crc: u32_at(&header, layout::HEADER_CRC_AT),
         };
-        if id != expected {
-            return Err(damaged("it is another one than its name says"));
-        }
         let queue_count = u64::from(u32_at(&header, layout::QUEUE_COUNT_AT));
         let block_count = u64::from(u32_at(&header, layout::BLOCK_COUNT_AT));
         let slot_count = u64_at(&header, layout::SLOT_COUNT_AT);

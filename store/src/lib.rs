@@ -12,11 +12,13 @@
 //! An entry is built by [`EntryBuilder`], applied by [`StoreMachine`], and its effects are read
 //! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`.
 
+mod changing;
 mod command;
 mod dedup;
 mod deliveries;
 mod ended;
 mod entry;
+mod entry_rare;
 mod entry_view;
 mod entry_walk;
 mod error;
@@ -29,7 +31,9 @@ mod index_file;
 pub mod limits;
 mod machine;
 mod observer;
+pub mod offline;
 mod outcome;
+mod positions;
 mod producing;
 mod progress;
 mod queue;
@@ -37,19 +41,22 @@ mod reader;
 mod references;
 mod retention;
 mod retention_image;
+mod settings_image;
 mod shared;
 mod slot;
 mod state;
 mod timers;
 mod trimming;
 
-pub use command::{Command, SkipRange, StartPolicy};
+pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
 pub use entry::{EntryBuilder, command_bytes};
 pub use entry_view::{Entry, MalformedEntry, entry_log_time_ms, nth_frame};
 pub use error::StoreError;
 pub use machine::{StoreMachine, open};
 pub use observer::{ApplyObserver, NoObserver};
 pub use outcome::{AckResult, Ending, Granted, HalfMessage, Holding, Outcome, ProducedSlot, Rejection};
-pub use reader::{AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, Progress, StateDigest, StoreReader, TopicInfo};
+pub use reader::{
+    AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, HeldDelivery, Progress, StateDigest, StoreReader, TopicInfo,
+};
 pub use retention::{RetentionStatus, ToCarry, TrimPlan};
 pub use slot::{FrameInError, Slot, frame_in};

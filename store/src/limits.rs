@@ -33,3 +33,9 @@ pub const ENDED_MAX: usize = 100_000;
 
 /// Most commands of one entry.
 pub const COMMANDS_PER_ENTRY_MAX: usize = 65_536;
+
+/// Most pauses in the retry table of a group: as many as RocketMQ has levels of delay.
+pub const RETRY_PAUSES_MAX: usize = 18;
+
+/// Longest pause in it, milliseconds: 7 days.
+pub const RETRY_PAUSE_MS_MAX: u32 = 7 * 24 * 3600 * 1000;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,7 +15,13 @@ use crate::observer::ApplyObserver;
 use crate::queue::{Queue, Run};
 use crate::shared::Shared;
 use crate::state::{Changes, Refusal, State};
-use crate::{Outcome, Rejection, StoreError, StoreReader};
+use crate::{Command, Outcome, Rejection, StoreError, StoreReader};
+
+/// Counts up when [`StoreReader::digest`] of the same state becomes another one: replicas of two releases must not take one
+/// another for wrong.
+const DIGEST_VERSION: u32 = 2;
+/// Added to the name of an index file that was found damaged.
+pub(crate) const DAMAGED_ENDING: &str = ".damaged";
 
 /// Opens a store on `dir`, which is made if it is not there. Nothing is read yet: the log restores
 /// the last checkpoint, if there is one, and applies the entries after it.
@@ -96,6 +102,7 @@ impl StoreMachine {
         if changes.trimmed {
             self.retire_files(index);
         }
+        self.observer.stamped(entry.log_time_ms);
         self.tell(index, changes);
         outcomes
     }
@@ -133,10 +140,27 @@ impl StoreMachine {
     fn fail(&mut self, error: &StoreError) -> Vec<Outcome> {
         let reason = error.to_string();
         tracing::error!(%error, "store failed, the node must stop");
+        if let StoreError::DamagedIndex { path, .. } = error {
+            self.set_aside(path);
+        }
         self.shared.set_failure(reason.clone());
         self.observer.failed(&reason);
         self.failure = Some(reason.clone());
         vec![Outcome::Rejected(Rejection::StoreFailed { reason })]
+    }
+
+    /// Takes a damaged index file's name away, so that the next start refuses the checkpoints that rely on it and makes it
+    /// again from the log: header and tables may be sound, and only they are looked at then.
+    fn set_aside(&self, path: &Path) {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(DAMAGED_ENDING);
+        let renamed = self.disk.rename(path, Path::new(&aside)).and_then(|()| self.disk.sync_dir(&self.dir));
+        match renamed {
+            Ok(()) => {
+                tracing::warn!(file = %path.display(), "damaged index file is set aside, a restart makes it again")
+            }
+            Err(error) => tracing::warn!(file = %path.display(), %error, "damaged index file could not be set aside"),
+        }
     }
 
     /// Writes the slots in memory to the index file of the segment that ends before `end_index`.
@@ -265,6 +289,10 @@ impl StateMachine for StoreMachine {
         }
     }
 
+    fn digest(&self) -> Option<(u32, u128)> {
+        self.failure.is_none().then(|| (DIGEST_VERSION, self.shared.read().digest()))
+    }
+
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError> {
         let state = self.restore_state(checkpoint, applied.0).map_err(RestoreError)?;
         let (index, below) = (state.applied, state.trimmed_below);
@@ -315,5 +343,31 @@ fn apply_command(
         }
         CommandView::Trim { below, before_ms } => state.trim(index, *below, *before_ms, changes),
         CommandView::Carry { messages, frames } => Ok(state.carry(index, messages, frames)),
+        CommandView::Rare(command) => apply_rare(state, command, changes),
+    }
+}
+
+/// Those that change positions and settings.
+fn apply_rare(state: &mut State, command: &Command, changes: &mut Changes) -> Result<Outcome, Refusal> {
+    match command {
+        Command::SetOffset { group, topic, queue, to } => {
+            state.set_offset((group.as_str(), topic.as_str(), *queue), *to, changes)
+        }
+        Command::UpdateGroup { name, change } => Ok(state.update_group(name.as_str(), change, changes)?),
+        Command::UpdateTopic { name, queue_count, permission } => {
+            state.update_topic(name, *queue_count, *permission, changes)
+        }
+        Command::Redeliver { group, topic, queue, offset, message } => {
+            state.redeliver((group.as_str(), topic.as_str(), *queue), *offset, *message, changes)
+        }
+        Command::Renew { group, topic, queue, deliveries, holder, invisible_until_ms } => {
+            let place = (group.as_str(), topic.as_str(), *queue);
+            Ok(state.renew(place, deliveries, *holder, *invisible_until_ms)?)
+        }
+        Command::DropTopic { name, uid } => state.drop_topic(name.as_str(), *uid, changes),
+        Command::DeadLetter { group, topic, queue, offset, seq } => {
+            Ok(state.give_up((group.as_str(), topic.as_str(), *queue), *offset, *seq, changes)?)
+        }
+        other => unreachable!("{other:?} is read in place"),
     }
 }

@@ -19,6 +19,11 @@ pub trait ApplyObserver: Send + Sync + 'static {
     /// The entry at this log index is applied, and everything it changed was told.
     fn applied(&self, index: u64);
 
+    /// The entry that was applied just now carries this log time, ms. Told before [`ApplyObserver::applied`].
+    fn stamped(&self, log_time_ms: u64) {
+        let _ = log_time_ms;
+    }
+
     /// A topic or a group was made or dropped, or the whole state was replaced by a checkpoint.
     fn catalog_changed(&self) {}
 

@@ -3,7 +3,7 @@
 use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, TopicName, limits};
 
 use crate::Slot;
-use crate::limits::{DELAYED_MAX, GROUPS_MAX, HALVES_MAX, TOPICS_MAX};
+use crate::limits::{DELAYED_MAX, GROUPS_MAX, HALVES_MAX, RETRY_PAUSE_MS_MAX, RETRY_PAUSES_MAX, TOPICS_MAX};
 
 /// The answer to one [`crate::Command`]; the same on every replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +91,29 @@ pub enum Outcome {
         /// How many are read from here now; the rest was not referred to any more.
         count: u32,
     },
+    /// The group stands there now.
+    OffsetSet {
+        /// Its next offset in the queue.
+        next_offset: QueueOffset,
+    },
+    /// The group's settings are as asked for.
+    GroupUpdated,
+    /// The topic's settings are as asked for, as far as they can be by now.
+    TopicUpdated {
+        /// Its queues, those that are to go included.
+        queue_count: u32,
+        /// Those that take messages.
+        writable_queues: u32,
+    },
+    /// The message is due again.
+    Redelivered,
+    /// So many deliveries were prolonged.
+    Renewed {
+        /// The others ended before, or lasted longer anyway.
+        renewed: u32,
+    },
+    /// The message is a dead letter now.
+    DeadLettered,
     /// Nothing was done.
     Rejected(Rejection),
 }
@@ -305,6 +328,51 @@ pub enum Rejection {
         below: u64,
         /// The trim's own index.
         index: u64,
+    },
+    /// The group is paused.
+    #[error("the consumer group is paused")]
+    GroupPaused,
+    /// An offset behind the end of its queue.
+    #[error("offset {offset} is behind the end of the queue, which has offsets {min} to {max}")]
+    OffsetOutOfRange {
+        /// The offset asked for.
+        offset: QueueOffset,
+        /// The oldest one.
+        min: QueueOffset,
+        /// The end: what the next message will get.
+        max: QueueOffset,
+    },
+    /// A retry table that is too long, or has a pause that is.
+    #[error(
+        "{count} retry pauses of at most {longest_ms} ms are out of range; {RETRY_PAUSES_MAX} of {RETRY_PAUSE_MS_MAX} ms are allowed"
+    )]
+    RetryPausesOutOfRange {
+        /// How many.
+        count: usize,
+        /// The longest one.
+        longest_ms: u32,
+    },
+    /// Ordered messages wait in queues whose number is to change.
+    #[error(
+        "queue {queue} has messages that group {group} has not consumed: with another number of queues they would lose their order; pause the producers until all is consumed"
+    )]
+    TopicNotDrained {
+        /// A queue that has some.
+        queue: QueueId,
+        /// Who has not consumed them.
+        group: String,
+    },
+    /// The topic is another one by now, of the same name.
+    #[error("topic number {uid} is gone; the topic of that name was made later")]
+    TopicReplaced {
+        /// The number asked for.
+        uid: u64,
+    },
+    /// The message does not stand there, or the group has not consumed it.
+    #[error("no consumed message to be delivered again is at offset {offset}")]
+    NotConsumed {
+        /// The offset.
+        offset: QueueOffset,
     },
     /// A duty of a leader whose term is over.
     #[error("the duty is of term {proposed}, the log is in term {term}")]

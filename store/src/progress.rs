@@ -19,6 +19,8 @@ pub(crate) struct InFlight {
     pub previous_seq: Option<u32>,
     /// When it becomes due, log time, milliseconds.
     pub invisible_until_ms: u64,
+    /// Who holds it and wants it prolonged; 0 for nobody.
+    pub holder: u64,
     /// The message; kept here so that redelivery and dead-lettering read no index.
     pub slot: Slot,
 }
@@ -103,7 +105,7 @@ impl QueueProgress {
     pub fn grant_new(&mut self, offset: u64, slot: Slot, seq: u32, invisible_until_ms: u64) -> Granted {
         debug_assert!(offset >= self.next_offset);
         self.next_offset = offset + 1;
-        let flight = InFlight { attempt: 1, seq, previous_seq: None, invisible_until_ms, slot };
+        let flight = InFlight { attempt: 1, seq, previous_seq: None, invisible_until_ms, holder: 0, slot };
         self.in_flight.insert(offset, flight);
         self.timers.insert((invisible_until_ms, offset));
         granted(offset, &flight, false)
@@ -128,6 +130,7 @@ impl QueueProgress {
         flight.attempt += 1;
         flight.seq = seq;
         flight.previous_seq = None;
+        flight.holder = 0;
         flight.invisible_until_ms = invisible_until_ms;
         self.timers.insert((invisible_until_ms, offset));
         Some(Redelivery::Granted(granted(offset, flight, false)))
@@ -180,10 +183,59 @@ impl QueueProgress {
         }
         self.timers.remove(&(flight.invisible_until_ms, offset));
         flight.previous_seq = Some(seq);
+        // Whoever says a time of its own looks after it from then on.
+        flight.holder = 0;
         flight.seq = new_seq;
         flight.invisible_until_ms = invisible_until_ms;
         self.timers.insert((invisible_until_ms, offset));
         Ok((*flight, true))
+    }
+
+    /// Stands at `offset` from now on, with nothing in flight.
+    pub fn set_position(&mut self, offset: u64) {
+        *self = QueueProgress::starting_at(offset);
+    }
+
+    /// Makes a consumed message due at `now_ms`, as if never delivered; false if it is not consumed.
+    pub fn revive(&mut self, offset: u64, slot: Slot, now_ms: u64) -> bool {
+        if offset >= self.next_offset || self.in_flight.contains_key(&offset) {
+            return false;
+        }
+        // Receipts name no 0: until it is delivered there is none for it.
+        let flight = InFlight { attempt: 0, seq: 0, previous_seq: None, invisible_until_ms: now_ms, holder: 0, slot };
+        self.in_flight.insert(offset, flight);
+        self.timers.insert((now_ms, offset));
+        true
+    }
+
+    /// Prolongs a delivery and notes who holds it; false if it is another one by now, or lasts longer anyway.
+    pub fn renew(&mut self, offset: u64, seq: u32, holder: u64, invisible_until_ms: u64) -> bool {
+        let Some(flight) = self.in_flight.get_mut(&offset).filter(|flight| flight.seq == seq) else { return false };
+        flight.holder = holder;
+        if flight.invisible_until_ms >= invisible_until_ms {
+            return false;
+        }
+        self.timers.remove(&(flight.invisible_until_ms, offset));
+        flight.invisible_until_ms = invisible_until_ms;
+        self.timers.insert((invisible_until_ms, offset));
+        true
+    }
+
+    /// As it was noted in a checkpoint; false if nothing is in flight there.
+    pub fn set_holder(&mut self, offset: u64, holder: u64) -> bool {
+        self.in_flight.get_mut(&offset).map(|flight| flight.holder = holder).is_some()
+    }
+
+    /// Ends a delivery; the message counts as consumed.
+    pub fn take_out(&mut self, offset: u64, seq: u32) -> Result<Slot, Rejection> {
+        let flight = self.in_flight.get(&offset).ok_or(Rejection::DeliveryNotFound)?;
+        if flight.seq != seq {
+            return Err(Rejection::ReceiptStale);
+        }
+        let flight = *flight;
+        self.timers.remove(&(flight.invisible_until_ms, offset));
+        self.in_flight.remove(&offset);
+        Ok(flight.slot)
     }
 
     /// Offsets that may be redelivered at `now_ms`, at most `max`, with their deliveries so far;
@@ -250,6 +302,7 @@ impl QueueProgress {
             hash.write_u64(u64::from(flight.attempt) << 32 | u64::from(flight.seq));
             hash.write_u64(flight.previous_seq.map_or(0, |seq| u64::from(seq) + 1));
             hash.write_u64(flight.invisible_until_ms);
+            hash.write_u64(flight.holder);
             hash.write_u64(flight.slot.message.index);
             hash.write_u64(u64::from(flight.slot.message.ordinal));
         }

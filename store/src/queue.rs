@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flotilla_message::Hash128;
+use flotilla_message::{Hash128, MessageRef};
 
 use crate::index_file::{IndexFile, QueueRow};
 use crate::{Slot, StoreError};
@@ -73,6 +73,11 @@ impl Queue {
         Queue { min: 0, max: 0, hash: Hash128::new().finish(), runs: Vec::new(), open: Vec::new(), references: 0 }
     }
 
+    /// A queue without messages whose first one will have this offset.
+    pub fn beginning_at(offset: u64) -> Queue {
+        Queue { min: offset, max: offset, ..Queue::new() }
+    }
+
     /// A queue as a checkpoint has it; its runs are added by [`Queue::push_run`], its references by
     /// [`Queue::set_references`].
     pub fn restored(min: u64, max: u64, hash: u128, open: Vec<Slot>) -> Queue {
@@ -134,7 +139,7 @@ impl Queue {
     /// Adds a range that an index file holds. Ranges come in order and leave no gap.
     pub fn push_run(&mut self, run: Run) -> Result<(), String> {
         if run.end() <= self.min {
-            // Trimmed since.
+            // Trimmed since, or of an earlier queue of this number, which is gone.
             return Ok(());
         }
         let expected = self.runs.last().map_or(self.min, Run::end);
@@ -185,6 +190,20 @@ impl Queue {
             return Ok(self.open.get(at as usize).copied());
         }
         Ok(self.part(offset, 1).read()?.pop())
+    }
+
+    /// The messages that its references refer to, one for each.
+    pub fn referred_to(&self) -> Result<Vec<MessageRef>, StoreError> {
+        self.referred_to_before(self.max)
+    }
+
+    /// Those of the slots before `end`.
+    pub fn referred_to_before(&self, end: u64) -> Result<Vec<MessageRef>, StoreError> {
+        if self.references == 0 || end <= self.min {
+            return Ok(Vec::new());
+        }
+        let slots = self.part(self.min, end - self.min).read()?;
+        Ok(slots.iter().filter(|slot| slot.is_reference).map(|slot| slot.message).collect())
     }
 
     /// What holds the slots from `from` on, at most `count`; clipped to the bounds.

@@ -23,6 +23,8 @@ pub struct TopicInfo {
     pub message_type: MessageType,
     /// How many queues it has.
     pub queue_count: u32,
+    /// How many of them, from the first one on, take messages; the others are to go.
+    pub writable_queues: u32,
     /// What may be done with it.
     pub permission: Permission,
 }
@@ -40,6 +42,10 @@ pub struct GroupInfo {
     pub max_deliveries: u32,
     /// Where it begins in a queue.
     pub start: StartPolicy,
+    /// Whether nothing is delivered to it.
+    pub is_paused: bool,
+    /// Pauses before a failed message is delivered again, ms; empty: the broker's own.
+    pub retry_pauses_ms: Vec<u32>,
 }
 
 /// How far a group is in a queue.
@@ -77,6 +83,25 @@ pub struct Delivery {
     pub seq: u32,
     /// When it becomes due, log time, milliseconds since the Unix epoch.
     pub invisible_until_ms: u64,
+    /// Who holds it and wants it prolonged; 0 for nobody.
+    pub holder: u64,
+}
+
+/// A delivery that its holder wants prolonged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldDelivery {
+    /// The group.
+    pub group: GroupName,
+    /// The topic.
+    pub topic: TopicName,
+    /// The queue.
+    pub queue: QueueId,
+    /// The message's offset.
+    pub offset: QueueOffset,
+    /// The number its receipts must name.
+    pub seq: u32,
+    /// Who holds it, as [`crate::Command::Renew`] said.
+    pub holder: u64,
 }
 
 /// What an earlier try with the same attempt id was granted in one queue.
@@ -182,6 +207,11 @@ impl StoreReader {
         Ok(slots)
     }
 
+    /// A slot as it is to be read now: its message may have been carried since it was looked up.
+    pub fn resolved(&self, slot: Slot) -> Slot {
+        slot.resolved(&self.shared.read().references)
+    }
+
     /// The first offset whose message was stored at or after `at_ms` of log time (milliseconds
     /// since the Unix epoch), else the end of the queue. `None` if there is no such queue.
     ///
@@ -267,7 +297,29 @@ impl StoreReader {
             attempt: flight.attempt,
             seq: flight.seq,
             invisible_until_ms: flight.invisible_until_ms,
+            holder: flight.holder,
         })
+    }
+
+    /// All deliveries that somebody holds. Goes through all that is in flight: for the beginning of a term.
+    pub fn held_deliveries(&self) -> Vec<HeldDelivery> {
+        let state = self.shared.read();
+        let groups: BTreeMap<u64, &GroupName> = state.groups.iter().map(|(name, group)| (group.uid, name)).collect();
+        let mut held = Vec::new();
+        for ((group, topic, queue), progress) in &state.progress {
+            let (Some(group), Some(topic)) = (groups.get(group), state.topic_names.get(topic)) else { continue };
+            for (offset, flight) in progress.in_flight().iter().filter(|(_, flight)| flight.holder != 0) {
+                held.push(HeldDelivery {
+                    group: (*group).clone(),
+                    topic: topic.clone(),
+                    queue: QueueId(*queue),
+                    offset: QueueOffset(*offset),
+                    seq: flight.seq,
+                    holder: flight.holder,
+                });
+            }
+        }
+        held
     }
 
     /// Whether a receipt is of this life of the topic: the message at the offset is `message`.
@@ -323,6 +375,12 @@ impl StoreReader {
     pub fn half_counts(&self) -> (usize, usize) {
         let state = self.shared.read();
         (state.halves.len(), state.halves.parked_count())
+    }
+
+    /// Half messages, oldest first, at most `max`.
+    pub fn open_halves(&self, max: usize) -> Vec<HalfMessage> {
+        let state = self.shared.read();
+        state.halves.iter().filter_map(|(message, half)| state.half_message(message, half)).take(max).collect()
     }
 
     /// Half messages whose producers were asked as often as allowed, oldest first, at most `max`.
@@ -393,6 +451,7 @@ fn topic_info(name: &TopicName, topic: &Topic) -> TopicInfo {
         uid: topic.uid,
         message_type: topic.message_type,
         queue_count: topic.queues.len() as u32,
+        writable_queues: topic.writable_queues,
         permission: topic.permission,
     }
 }
@@ -404,5 +463,7 @@ fn group_info(name: &GroupName, group: &Group) -> GroupInfo {
         order: group.order,
         max_deliveries: group.max_deliveries,
         start: group.start,
+        is_paused: group.is_paused,
+        retry_pauses_ms: group.retry_pauses.as_slice().to_vec(),
     }
 }

@@ -7,7 +7,7 @@ use flotilla_message::{GroupName, Hash128, MessageType, Permission, QueueId, Que
 use crate::dedup::DedupWindow;
 use crate::ended::EndedWindow;
 use crate::halves::Halves;
-use crate::limits::{GROUPS_MAX, TOPICS_MAX};
+use crate::limits::{GROUPS_MAX, RETRY_PAUSE_MS_MAX, RETRY_PAUSES_MAX, TOPICS_MAX};
 use crate::progress::QueueProgress;
 use crate::queue::Queue;
 use crate::references::References;
@@ -21,6 +21,10 @@ pub(crate) struct Topic {
     pub message_type: MessageType,
     pub permission: Permission,
     pub queues: Vec<Queue>,
+    /// So many of the queues, from the first one on, take messages; the others are to go.
+    pub writable_queues: u32,
+    /// Where a queue ended that is gone: made again, it goes on from there.
+    pub retired: BTreeMap<u32, u64>,
 }
 
 /// A consumer group's settings.
@@ -30,6 +34,28 @@ pub(crate) struct Group {
     pub order: bool,
     pub max_deliveries: u32,
     pub start: StartPolicy,
+    pub is_paused: bool,
+    pub retry_pauses: RetryPauses,
+}
+
+/// The pauses before a failed message is delivered again, if a group has some of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct RetryPauses {
+    ms: [u32; RETRY_PAUSES_MAX],
+    count: usize,
+}
+
+impl RetryPauses {
+    /// `None` if there are too many, or one is too long.
+    pub fn new(pauses_ms: &[u32]) -> Option<RetryPauses> {
+        let mut pauses = RetryPauses { count: pauses_ms.len(), ..RetryPauses::default() };
+        pauses.ms.get_mut(..pauses_ms.len())?.copy_from_slice(pauses_ms);
+        pauses_ms.iter().all(|ms| *ms <= RETRY_PAUSE_MS_MAX).then_some(pauses)
+    }
+
+    pub fn as_slice(&self) -> &[u32] {
+        &self.ms[..self.count]
+    }
 }
 
 /// (group, topic, queue), the first two by their numbers.
@@ -101,7 +127,14 @@ impl From<StoreError> for Refusal {
 
 impl Topic {
     pub fn new(uid: u64, message_type: MessageType, queue_count: u32, permission: Permission) -> Topic {
-        Topic { uid, message_type, permission, queues: (0..queue_count).map(|_| Queue::new()).collect() }
+        Topic {
+            uid,
+            message_type,
+            permission,
+            queues: (0..queue_count).map(|_| Queue::new()).collect(),
+            writable_queues: queue_count,
+            retired: BTreeMap::new(),
+        }
     }
 
     pub fn queue(&self, queue: QueueId) -> Result<&Queue, Rejection> {
@@ -206,11 +239,10 @@ impl State {
 
     pub fn delete_topic(&mut self, name: &str, changes: &mut Changes) -> Result<Outcome, Refusal> {
         let mut released = Vec::new();
-        for queue in self.topic(name)?.queues.iter().filter(|queue| queue.references() > 0) {
-            let slots = queue.part(queue.min(), queue.max() - queue.min()).read()?;
-            released.extend(slots.iter().filter(|slot| slot.is_reference).map(|slot| slot.message));
+        for queue in &self.topic(name)?.queues {
+            released.extend(queue.referred_to()?);
         }
-        let topic = self.topics.remove(name).ok_or(Rejection::TopicNotFound)?;
+        let (name, topic) = self.topics.remove_entry(name).ok_or(Rejection::TopicNotFound)?;
         for group in self.groups.values() {
             for queue in 0..topic.queues.len() as u32 {
                 self.progress.remove(&(group.uid, topic.uid, queue));
@@ -221,6 +253,8 @@ impl State {
         released.extend(self.halves.drop_topic(topic.uid));
         released.into_iter().for_each(|message| self.references.release(message));
         changes.catalog = true;
+        // Whoever waits for its messages waits for nothing.
+        changes.queues_grown.insert((name, QueueId(0)));
         Ok(Outcome::TopicDeleted)
     }
 
@@ -243,7 +277,8 @@ impl State {
             return Err(Rejection::TooManyGroups);
         }
         let uid = self.next_uid();
-        let group = Group { uid, order, max_deliveries, start };
+        let retry_pauses = RetryPauses::default();
+        let group = Group { uid, order, max_deliveries, start, is_paused: false, retry_pauses };
         self.groups.insert(name.clone(), group);
         changes.catalog = true;
         Ok(Outcome::GroupCreated { uid })
@@ -293,7 +328,12 @@ impl State {
             hash.write_bytes(name.as_str().as_bytes());
             hash.write_u64(topic.uid);
             hash.write_u64(u64::from(topic.message_type.code()) << 8 | u64::from(topic.permission.code()));
-            hash.write_u64(topic.queues.len() as u64);
+            hash.write_u64(u64::from(topic.writable_queues) << 32 | topic.queues.len() as u64);
+            hash.write_u64(topic.retired.len() as u64);
+            for (queue, end) in &topic.retired {
+                hash.write_u64(u64::from(*queue));
+                hash.write_u64(*end);
+            }
             for queue in &topic.queues {
                 hash.write_u64(queue.min());
                 hash.write_u64(queue.max());
@@ -311,8 +351,10 @@ impl State {
                 StartPolicy::Last => (1, 0),
                 StartPolicy::TimestampMs(at_ms) => (2, at_ms),
             };
-            hash.write_u64(policy);
+            hash.write_u64(policy << 1 | u64::from(group.is_paused));
             hash.write_u64(at_ms);
+            hash.write_u64(group.retry_pauses.as_slice().len() as u64);
+            group.retry_pauses.as_slice().iter().for_each(|ms| hash.write_u64(u64::from(*ms)));
         }
         hash.write_u64(self.progress.len() as u64);
         for ((group, topic, queue), progress) in &self.progress {

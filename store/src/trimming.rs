@@ -21,12 +21,7 @@ pub(crate) struct QueueTrim {
 impl QueueTrim {
     pub fn of(queue: &Queue, before_ms: u64) -> Result<QueueTrim, StoreError> {
         let (min, first) = queue.first_from(before_ms)?;
-        let mut released = Vec::new();
-        if queue.references() > 0 && min > queue.min() {
-            let gone = queue.part(queue.min(), min - queue.min()).read()?;
-            released.extend(gone.iter().filter(|slot| slot.is_reference).map(|slot| slot.message));
-        }
-        Ok(QueueTrim { min, first, released })
+        Ok(QueueTrim { min, first, released: queue.referred_to_before(min)? })
     }
 }
 

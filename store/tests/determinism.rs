@@ -5,10 +5,11 @@ mod support;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use flotilla_message::{MessageType, QueueId, QueueOffset, StoredFrame};
+use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, StoredFrame};
 use flotilla_raft_log::{LogIndex, StateMachine};
 use flotilla_store::{
-    Command, Outcome, Rejection, SkipRange, Slot, StartPolicy, ToCarry, entry_log_time_ms, frame_in, nth_frame,
+    Command, GroupChange, OffsetTarget, Outcome, Rejection, SkipRange, Slot, StartPolicy, ToCarry, entry_log_time_ms,
+    frame_in, nth_frame,
 };
 use proptest::prelude::*;
 use support::{
@@ -68,8 +69,56 @@ fn commands() -> impl Strategy<Value = Command> {
         }),
         4 => (group_name(), topic_name(), 0u32..2, proptest::collection::vec((0u64..12, 1u32..60), 1..8))
             .prop_map(|(g, t, queue, receipts)| ack(g, t, queue, &receipts)),
+        5 => rare(),
         3 => (group_name(), topic_name(), 0u32..2, 0u64..12, 1u32..60, 0u64..400)
             .prop_map(|(g, t, queue, offset, seq, until)| change(g, t, queue, offset, seq, START_MS + until)),
+    ]
+}
+
+fn rare() -> impl Strategy<Value = Command> {
+    let topic_name = || proptest::sample::select(TOPICS.to_vec()).prop_map(topic);
+    let group_name = || proptest::sample::select(GROUPS.to_vec()).prop_map(group);
+    let queue = || (0u32..3).prop_map(QueueId);
+    let offset = || (0u64..12).prop_map(QueueOffset);
+    let targets = prop_oneof![
+        Just(OffsetTarget::First),
+        Just(OffsetTarget::Last),
+        (0u64..300).prop_map(|ms| OffsetTarget::TimestampMs(START_MS + ms)),
+        offset().prop_map(OffsetTarget::Offset),
+    ];
+    prop_oneof![
+        3 => (group_name(), topic_name(), queue(), targets)
+            .prop_map(|(group, topic, queue, to)| Command::SetOffset { group, topic, queue, to }),
+        1 => (group_name(), any::<Option<bool>>(), proptest::option::of(0u32..4), proptest::option::weighted(0.2, any::<bool>()))
+            .prop_map(|(name, order, max_deliveries, is_paused)| Command::UpdateGroup {
+                name,
+                change: GroupChange {
+                    order,
+                    max_deliveries,
+                    is_paused,
+                    retry_pauses_ms: max_deliveries.map(|count| vec![count; 3]),
+                },
+            }),
+        3 => (topic_name(), proptest::option::of(1u32..5))
+            .prop_map(|(name, queue_count)| Command::UpdateTopic { name, queue_count, permission: None }),
+        2 => (group_name(), topic_name(), queue(), offset(), 0u64..60).prop_map(|(group, topic, queue, offset, index)| {
+            let message = MessageRef { index, ordinal: 0 };
+            Command::Redeliver { group, topic, queue, offset, message }
+        }),
+        2 => (group_name(), topic_name(), queue(), offset(), 1u32..60, 0u64..600).prop_map(
+            |(group, topic, queue, offset, seq, until)| Command::Renew {
+                group,
+                topic,
+                queue,
+                deliveries: vec![(offset, seq)],
+                holder: until % 3,
+                invisible_until_ms: START_MS + until,
+            }
+        ),
+        1 => (topic_name(), 0u64..12).prop_map(|(name, uid)| Command::DropTopic { name, uid }),
+        2 => (group_name(), topic_name(), queue(), offset(), 1u32..60).prop_map(
+            |(group, topic, queue, offset, seq)| Command::DeadLetter { group, topic, queue, offset, seq }
+        ),
     ]
 }
 

@@ -4,9 +4,30 @@ mod support;
 
 use bytes::Bytes;
 use flotilla_message::{MessageRef, MessageType, Permission, QueueId, QueueOffset};
-use flotilla_store::{Command, Entry, Outcome, Rejection, SkipRange, StartPolicy};
+use flotilla_store::{Command, Entry, GroupChange, OffsetTarget, Outcome, Rejection, SkipRange, StartPolicy};
 use proptest::prelude::*;
 use support::{Node, create_topic, entry, frame, group, produce, topic};
+
+fn targets() -> impl Strategy<Value = OffsetTarget> {
+    prop_oneof![
+        Just(OffsetTarget::First),
+        Just(OffsetTarget::Last),
+        any::<u64>().prop_map(OffsetTarget::TimestampMs),
+        any::<u64>().prop_map(|offset| OffsetTarget::Offset(QueueOffset(offset))),
+    ]
+}
+
+fn changes() -> impl Strategy<Value = GroupChange> {
+    let pauses = proptest::option::of(proptest::collection::vec(any::<u32>(), 0..20));
+    (any::<Option<bool>>(), any::<Option<u32>>(), any::<Option<bool>>(), pauses).prop_map(
+        |(order, max_deliveries, is_paused, retry_pauses_ms)| GroupChange {
+            order,
+            max_deliveries,
+            is_paused,
+            retry_pauses_ms,
+        },
+    )
+}
 
 fn commands() -> impl Strategy<Value = Command> {
     let topic_name = || "[a-zA-Z0-9_%|-]{1,20}".prop_map(|name| topic(&name));
@@ -31,6 +52,36 @@ fn commands() -> impl Strategy<Value = Command> {
             Command::Produce { topic, queue, frames: ids.iter().map(|id| frame("t", id, Some("tag"))).collect() }
         }),
         (group_name(), topic_name()).prop_map(|(group, topic)| Command::Touch { group, topic }),
+        (group_name(), topic_name(), queue(), targets()).prop_map(|(group, topic, queue, to)| Command::SetOffset {
+            group,
+            topic,
+            queue,
+            to
+        }),
+        (group_name(), changes()).prop_map(|(name, change)| Command::UpdateGroup { name, change }),
+        (topic_name(), any::<Option<u32>>(), proptest::option::of(proptest::sample::select(Permission::ALL.to_vec())))
+            .prop_map(|(name, queue_count, permission)| Command::UpdateTopic { name, queue_count, permission }),
+        (group_name(), topic_name(), queue(), offset(), message()).prop_map(
+            |(group, topic, queue, offset, message)| Command::Redeliver { group, topic, queue, offset, message }
+        ),
+        (
+            group_name(),
+            topic_name(),
+            queue(),
+            proptest::collection::vec((offset(), any::<u32>()), 0..5),
+            any::<(u64, u64)>()
+        )
+            .prop_map(|(group, topic, queue, deliveries, (holder, invisible_until_ms))| Command::Renew {
+                group,
+                topic,
+                queue,
+                deliveries,
+                holder,
+                invisible_until_ms,
+            }),
+        (topic_name(), any::<u64>()).prop_map(|(name, uid)| Command::DropTopic { name, uid }),
+        (group_name(), topic_name(), queue(), offset(), any::<u32>())
+            .prop_map(|(group, topic, queue, offset, seq)| Command::DeadLetter { group, topic, queue, offset, seq }),
         (
             (group_name(), topic_name(), queue(), any::<u64>()),
             proptest::option::of(".{0,60}"),

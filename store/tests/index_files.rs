@@ -7,12 +7,16 @@ use std::sync::Arc;
 
 use flotilla_message::{QueueId, QueueOffset};
 use flotilla_raft_log::{Disk, LogIndex, StateMachine};
-use flotilla_store::{Outcome, Rejection, StartPolicy, StoreError, frame_in};
+use flotilla_store::{Outcome, Rejection, StartPolicy, StoreError, frame_in, offline};
 use support::{Node, START_MS, deliver, entry, frame, granted_offsets, group, produce, topic};
 
 /// Three segments: 300 messages in queue 0 of `a` in each, some in others.
 fn filled() -> Node {
-    let mut node = Node::new().with_topic("a", 2).with_topic("b", 1);
+    filled_on(Node::new())
+}
+
+fn filled_on(node: Node) -> Node {
+    let mut node = node.with_topic("a", 2).with_topic("b", 1);
     for segment in 0..3 {
         for i in 0..300 {
             node.now_ms += 10;
@@ -204,4 +208,54 @@ fn backlog_is_delivered_from_index_files() {
     assert!(!first.is_pinned && first.next_offset.0 == 199, "{first:?}");
     let outcome = node.run(deliver("g", "a", 0, 199..320, u64::MAX));
     assert_eq!(granted_offsets(&outcome), (199..320).collect::<Vec<_>>());
+}
+
+/// Damage in a block is not seen when a checkpoint is restored, only when the block is read. So the node that meets it takes
+/// the file away: its next life cannot restore what relies on it, applies the log again, and has the file again.
+#[test]
+fn a_damaged_index_file_is_made_again_from_the_log() {
+    let mut node = filled().with_group("g", false, 3, StartPolicy::First);
+    let checkpoint = node.machine.checkpoint();
+    let index = node.index;
+    let all = |node: &Node| node.reader.slots(&topic("b"), QueueId(0), QueueOffset(0), usize::MAX).unwrap();
+    let slots = all(&node);
+    let (name, before) = (node.disk.names()[0].clone(), node.disk.len_of(&node.disk.names()[0]));
+    node.disk.damage(&name, 1);
+    assert_eq!(Node::on(node.disk.clone()).machine.restore(&checkpoint, LogIndex(index)), Ok(()), "not seen yet");
+    let outcome = node.run(deliver("g", "b", 0, 0..2, u64::MAX));
+    assert!(matches!(outcome, Outcome::Rejected(Rejection::StoreFailed { .. })), "{outcome:?}");
+    let error = Node::on(node.disk.clone()).machine.restore(&checkpoint, LogIndex(index)).unwrap_err();
+    assert!(error.to_string().contains(&name), "{error}");
+    let rows = offline::index_files(&*node.disk, std::path::Path::new("store"), true).unwrap();
+    assert!(rows.iter().all(|row| row.damage.is_none()), "{rows:?}");
+    assert_eq!(offline::set_aside(&*node.disk, std::path::Path::new("store")).unwrap(), [format!("{name}.damaged")]);
+
+    // What the log does then: everything again, into the same directory.
+    let again = filled_on(Node::on(node.disk.clone()));
+    assert_eq!(all(&again), slots);
+    assert_eq!(again.disk.len_of(&name), before);
+    assert_eq!(again.reader.verify_index_files().unwrap(), 2);
+}
+
+#[test]
+fn tools_see_what_a_checkpoint_holds_and_every_damaged_byte_of_an_index_file() {
+    let node = filled();
+    let summary = offline::summarize(&node.machine.checkpoint()).unwrap();
+    assert_eq!((summary.topics, summary.queues, summary.groups), (2, 3, 0));
+    assert_eq!((summary.applied, summary.slots, summary.index_files.len()), (node.index, 900 + 6 + 12, 2));
+    assert!(offline::summarize(b"nonsense").is_err());
+    let dir = std::path::Path::new("store");
+    let look = || offline::index_files(&*node.disk, dir, true).unwrap();
+    let sound = look();
+    let marks: Vec<_> = sound.iter().filter_map(|row| row.mark).collect();
+    assert_eq!(marks, summary.index_files);
+    assert!(sound.iter().all(|row| row.damage.is_none() && row.slots >= 300 && row.queues > 0), "{sound:?}");
+    for name in node.disk.names() {
+        for from_end in 1..=node.disk.len_of(&name) {
+            node.disk.damage(&name, from_end);
+            let damaged: Vec<_> = look().into_iter().filter(|row| row.damage.is_some()).map(|row| row.file).collect();
+            assert_eq!(damaged, [name.clone()], "{from_end} bytes before the end");
+            node.disk.damage(&name, from_end);
+        }
+    }
 }

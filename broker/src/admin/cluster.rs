@@ -56,6 +56,25 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
         committed_index: number(seen.committed),
         applied_index: number(seen.applied),
         members: members.collect(),
+        integrity: Some(integrity(replica)),
+    }
+}
+
+fn integrity(replica: &Replica) -> admin::Integrity {
+    let known = replica.log.integrity();
+    admin::Integrity {
+        damaged_entries: known.damaged_entries,
+        damaged_first: number(known.damaged_first),
+        damaged_segments: known.damaged_segments,
+        damages_found_total: known.damages_found_total,
+        damages_mended_total: known.damages_mended_total,
+        fit_to_lead: known.is_fit_to_lead,
+        clock_off: known.is_clock_off,
+        state_alarm: known.state_alarm.unwrap_or_default(),
+        scrub_passes_total: known.scrub.passes_total,
+        scrub_bytes_total: known.scrub.bytes_total,
+        scrub_findings_total: known.scrub.findings_total,
+        scrub_ended_ms: known.scrub.last_ended_wall_ms,
     }
 }
 
@@ -132,7 +151,9 @@ impl LeaderCall for TransferLeader {
             Ok(leader) => answer(leader.0, ok()),
             Err(TransferError::NotLeader { leader }) => return Tried::NotExecuted { leader },
             Err(error @ TransferError::NoSuchVoter(_)) => answer(0, status(Code::BadRequest, error.to_string())),
-            Err(error @ TransferError::NoneCaughtUp) => answer(0, status(Code::PreconditionFailed, error.to_string())),
+            Err(error @ (TransferError::NoneCaughtUp | TransferError::NotFit(_))) => {
+                answer(0, status(Code::PreconditionFailed, error.to_string()))
+            }
             Err(error @ (TransferError::Timeout | TransferError::TargetGone(_))) => {
                 answer(0, status(Code::ProxyTimeout, error.to_string()))
             }

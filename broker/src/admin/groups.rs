@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use flotilla_message::{GroupName, QueueId, limits};
+use flotilla_message::{GroupName, QueueId, TopicName, limits};
 use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
-use flotilla_store::{Command, GroupInfo, Outcome, Rejection, StartPolicy};
+use flotilla_store::{Command, GroupChange, GroupInfo, Outcome, Rejection, StartPolicy, StoreError};
 
 use super::topics::rejected;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
@@ -23,6 +23,8 @@ fn shown(info: &GroupInfo) -> admin::Group {
         max_deliveries: info.max_deliveries,
         start: start.into(),
         start_timestamp_ms,
+        paused: info.is_paused,
+        retry_pauses_ms: info.retry_pauses_ms.clone(),
     }
 }
 
@@ -168,6 +170,8 @@ impl LeaderCall for DescribeGroup {
                 status: Some(ok()),
                 group: Some(shown(&info)),
                 progress: progress(replica, &name),
+                members: replica.lanes.members(&name, replica.runtime.now()),
+                differing_topics: replica.lanes.differing_topics(&name, replica.runtime.now()),
             },
         })
     }
@@ -181,27 +185,100 @@ fn progress(replica: &Replica, group: &GroupName) -> Vec<admin::GroupProgress> {
     let mut rows = Vec::new();
     for topic in replica.store.topics() {
         for queue in (0..topic.queue_count).map(QueueId) {
-            let progress = match replica.store.progress(group, &topic.name, queue) {
-                Ok(Some(progress)) if progress.is_pinned => progress,
-                Ok(_) => continue,
-                Err(error) => {
-                    // Files that cannot be read: the replica must not go on.
-                    replica.failure.set(error.to_string());
-                    continue;
-                }
-            };
-            let (_, max) = replica.store.queue_bounds(&topic.name, queue).unwrap_or_default();
-            rows.push(admin::GroupProgress {
-                topic: topic.name.to_string(),
-                queue: queue.0,
-                committed_offset: progress.committed_offset.0,
-                next_offset: progress.next_offset.0,
-                inflight_count: progress.inflight as u64,
-                max_offset: max.0,
-            });
+            match progress_in(replica, group, &topic.name, queue) {
+                Ok(row) => rows.extend(row),
+                // Files that cannot be read: the replica must not go on.
+                Err(error) => replica.failure.set(error.to_string()),
+            }
         }
     }
     rows
+}
+
+/// `None` if the group has not met the queue: what it would have to consume there depends on when it will.
+fn progress_in(
+    replica: &Replica,
+    group: &GroupName,
+    topic: &TopicName,
+    queue: QueueId,
+) -> Result<Option<admin::GroupProgress>, StoreError> {
+    let store = &replica.store;
+    let Some(progress) = store.progress(group, topic, queue)?.filter(|progress| progress.is_pinned) else {
+        return Ok(None);
+    };
+    let (min, max) = store.queue_bounds(topic, queue).unwrap_or_default();
+    let inflight_count = progress.inflight as u64;
+    // Read after the position, the bounds can only be further on; by retention they can have passed it.
+    let lag_messages = max.0.saturating_sub(progress.next_offset.0.max(min.0)) + inflight_count;
+    let lag_ms = if lag_messages == 0 {
+        Some(0)
+    } else {
+        let oldest = store.slots(topic, queue, progress.committed_offset, 1)?;
+        oldest.first().map(|(_, slot)| store.log_time_ms().saturating_sub(slot.stored_at_ms))
+    };
+    Ok(Some(admin::GroupProgress {
+        topic: topic.to_string(),
+        queue: queue.0,
+        committed_offset: progress.committed_offset.0,
+        next_offset: progress.next_offset.0,
+        inflight_count,
+        max_offset: max.0,
+        min_offset: min.0,
+        lag_messages,
+        lag_ms,
+    }))
+}
+
+/// Changes settings of a consumer group.
+pub struct UpdateGroup;
+
+impl LeaderCall for UpdateGroup {
+    type Request = admin::UpdateGroupRequest;
+    type Answer = admin::UpdateGroupReply;
+    const METHOD: &'static str = "UpdateGroup";
+
+    fn is_idempotent(_: &admin::UpdateGroupRequest) -> bool {
+        true
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        _context: &CallContext,
+        request: &admin::UpdateGroupRequest,
+        attempt: Attempt,
+    ) -> Tried<admin::UpdateGroupReply> {
+        let refuse = |status| admin::UpdateGroupReply { status: Some(status), ..Default::default() };
+        let name = match GroupName::try_from(request.name.as_str()) {
+            Ok(name) => name,
+            Err(error) => return Tried::answer(refuse(error.status())),
+        };
+        let change = GroupChange {
+            order: request.order,
+            max_deliveries: request.max_deliveries,
+            is_paused: request.paused,
+            retry_pauses_ms: request.retry_pauses.as_ref().map(|pauses| pauses.ms.clone()),
+        };
+        if change == GroupChange::default() {
+            return Tried::answer(refuse(status(Code::BadRequest, "nothing of the group is to be changed")));
+        }
+        let command = Command::UpdateGroup { name: name.clone(), change };
+        match replica.proposer.submit(attempt.term, command).await {
+            Ok(settled) => Tried::answer(match settled.outcome {
+                Outcome::GroupUpdated => admin::UpdateGroupReply {
+                    status: Some(ok()),
+                    group: replica.store.group(&name).map(|info| shown(&info)),
+                },
+                Outcome::Rejected(Rejection::GroupNotFound) => refuse(no_group(&name)),
+                Outcome::Rejected(rejection) => refuse(rejected(&rejection)),
+                other => unreachable!("changing a group is not answered by {other:?}"),
+            }),
+            Err(error) => Tried::from_submit(error, refuse),
+        }
+    }
+
+    fn refusal(_: &admin::UpdateGroupRequest, status: v2::Status) -> admin::UpdateGroupReply {
+        admin::UpdateGroupReply { status: Some(status), ..Default::default() }
+    }
 }
 
 /// All consumer groups by name.

@@ -1,6 +1,10 @@
 //! The operator calls: topics, groups, and the state of the broker group.
 
 pub mod cluster;
+pub mod dead_letters;
 pub mod groups;
+pub mod messages;
+pub mod positions;
 pub mod service;
 pub mod topics;
+pub mod transactions;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flotilla_proto::{Admin, CallContext, admin};
 use flotilla_runtime::BoxFuture;
 
-use super::{cluster, groups, topics};
+use super::{cluster, dead_letters, groups, messages, positions, topics, transactions};
 use crate::lead::leader_call::{LeaderCall, lead};
 use crate::replica::Replica;
 
@@ -45,6 +45,15 @@ impl Admin for AdminService {
         describe_group groups::DescribeGroup, DescribeGroupRequest DescribeGroupReply;
         list_groups groups::ListGroups, ListGroupsRequest ListGroupsReply;
         transfer_leader cluster::TransferLeader, TransferLeaderRequest TransferLeaderReply;
+        update_topic topics::UpdateTopic, UpdateTopicRequest UpdateTopicReply;
+        update_group groups::UpdateGroup, UpdateGroupRequest UpdateGroupReply;
+        reset_group positions::ResetGroup, ResetGroupRequest ResetGroupReply;
+        list_dead_letters dead_letters::ListDeadLetters, ListDeadLettersRequest ListDeadLettersReply;
+        resend_dead_letters dead_letters::ResendDeadLetters, ResendDeadLettersRequest ResendDeadLettersReply;
+        list_transactions transactions::ListTransactions, ListTransactionsRequest ListTransactionsReply;
+        resolve_transaction transactions::ResolveTransaction, ResolveTransactionRequest ResolveTransactionReply;
+        find_messages messages::FindMessages, FindMessagesRequest FindMessagesReply;
+        trace_message messages::TraceMessage, TraceMessageRequest TraceMessageReply;
     }
 
     fn cluster_status(

@@ -31,8 +31,13 @@ pub fn rejected(rejection: &Rejection) -> v2::Status {
         | Rejection::GroupExists { .. }
         | Rejection::QueueNotFound { .. }
         | Rejection::QueueCountOutOfRange { .. }
+        | Rejection::RetryPausesOutOfRange { .. }
         | Rejection::MaxDeliveriesOutOfRange { .. } => Code::BadRequest,
-        Rejection::TopicNotWritable | Rejection::TopicNotReadable => Code::Forbidden,
+        Rejection::TopicNotWritable | Rejection::TopicNotReadable | Rejection::GroupPaused => Code::Forbidden,
+        Rejection::OffsetOutOfRange { .. } => Code::IllegalOffset,
+        Rejection::TopicNotDrained { .. } => Code::PreconditionFailed,
+        Rejection::TopicReplaced { .. } => Code::TopicNotFound,
+        Rejection::NotConsumed { .. } => Code::MessageNotFound,
         Rejection::TooManyTopics | Rejection::TooManyGroups => Code::PreconditionFailed,
         Rejection::MessageTypeConflict { .. } | Rejection::NotPrepared | Rejection::NoTransactions { .. } => {
             Code::MessagePropertyConflictWithType
@@ -54,6 +59,8 @@ fn shown(name: &TopicName, info: &TopicInfo) -> admin::Topic {
         message_type: message_type(info.message_type).into(),
         queue_count: info.queue_count,
         permission: permission(info.permission).into(),
+        writable_queues: info.writable_queues,
+        incarnation: info.uid,
     }
 }
 
@@ -80,12 +87,7 @@ fn asked(topic: Option<&admin::Topic>) -> Result<Asked, v2::Status> {
             return Err(status(Code::Unsupported, text));
         }
     };
-    let permission = match topic.permission() {
-        v2::Permission::ReadWrite | v2::Permission::Unspecified => Permission::ReadWrite,
-        v2::Permission::Read => Permission::Read,
-        v2::Permission::Write => Permission::Write,
-        v2::Permission::None => Permission::None,
-    };
+    let permission = asked_permission(topic.permission());
     let queue_count = match topic.queue_count {
         0 => limits::QUEUES_PER_TOPIC_DEFAULT,
         count if count <= limits::QUEUES_PER_TOPIC_MAX => count,
@@ -95,6 +97,15 @@ fn asked(topic: Option<&admin::Topic>) -> Result<Asked, v2::Status> {
         }
     };
     Ok(Asked { name, message_type, queue_count, permission })
+}
+
+fn asked_permission(permission: v2::Permission) -> Permission {
+    match permission {
+        v2::Permission::ReadWrite | v2::Permission::Unspecified => Permission::ReadWrite,
+        v2::Permission::Read => Permission::Read,
+        v2::Permission::Write => Permission::Write,
+        v2::Permission::None => Permission::None,
+    }
 }
 
 /// Makes a topic.
@@ -152,8 +163,9 @@ impl LeaderCall for DeleteTopic {
     type Answer = admin::DeleteTopicReply;
     const METHOD: &'static str = "DeleteTopic";
 
-    fn is_idempotent(_: &admin::DeleteTopicRequest) -> bool {
-        true
+    /// Only if it says which life of the topic is meant.
+    fn is_idempotent(request: &admin::DeleteTopicRequest) -> bool {
+        request.incarnation != 0
     }
 
     async fn execute(
@@ -168,10 +180,23 @@ impl LeaderCall for DeleteTopic {
             Ok(name) => name,
             Err(error) => return Tried::answer(answer(error.status())),
         };
-        match replica.proposer.submit(attempt.term, Command::DeleteTopic { name: name.clone() }).await {
+        // The one that is there now, if it was not said which: should the outcome stay unknown and the call be repeated,
+        // it does not hit another one that was made meanwhile. Only a caller that names it is safe throughout.
+        let uid = match (request.incarnation, replica.store.topic(&name)) {
+            (0, Some(info)) => info.uid,
+            (0, None) if attempt.is_repeated => return Tried::answer(answer(ok())),
+            (0, None) => return Tried::answer(answer(no_topic(&name))),
+            (uid, _) => uid,
+        };
+        match replica.proposer.submit(attempt.term, Command::DropTopic { name: name.clone(), uid }).await {
             Ok(settled) => Tried::answer(answer(match settled.outcome {
                 Outcome::TopicDeleted => ok(),
                 // An earlier try of this very call did it.
+                Outcome::Rejected(Rejection::TopicNotFound | Rejection::TopicReplaced { .. })
+                    if attempt.is_repeated && request.incarnation != 0 =>
+                {
+                    ok()
+                }
                 Outcome::Rejected(Rejection::TopicNotFound) if attempt.is_repeated => ok(),
                 Outcome::Rejected(Rejection::TopicNotFound) => no_topic(&name),
                 Outcome::Rejected(rejection) => rejected(&rejection),
@@ -183,6 +208,53 @@ impl LeaderCall for DeleteTopic {
 
     fn refusal(_: &admin::DeleteTopicRequest, status: v2::Status) -> admin::DeleteTopicReply {
         admin::DeleteTopicReply { status: Some(status) }
+    }
+}
+
+/// Changes a topic.
+pub struct UpdateTopic;
+
+impl LeaderCall for UpdateTopic {
+    type Request = admin::UpdateTopicRequest;
+    type Answer = admin::UpdateTopicReply;
+    const METHOD: &'static str = "UpdateTopic";
+
+    fn is_idempotent(_: &admin::UpdateTopicRequest) -> bool {
+        true
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        _context: &CallContext,
+        request: &admin::UpdateTopicRequest,
+        attempt: Attempt,
+    ) -> Tried<admin::UpdateTopicReply> {
+        let refuse = |status| admin::UpdateTopicReply { status: Some(status), topic: None };
+        let name = match operators_topic(&request.name) {
+            Ok(name) => name,
+            Err(refusal) => return Tried::answer(refuse(refusal)),
+        };
+        if request.queue_count.is_none() && request.permission.is_none() {
+            return Tried::answer(refuse(status(Code::BadRequest, "nothing of the topic is to be changed")));
+        }
+        let permission = request.permission.map(|_| asked_permission(request.permission()));
+        let command = Command::UpdateTopic { name: name.clone(), queue_count: request.queue_count, permission };
+        match replica.proposer.submit(attempt.term, command).await {
+            Ok(settled) => Tried::answer(match settled.outcome {
+                Outcome::TopicUpdated { .. } => admin::UpdateTopicReply {
+                    status: Some(ok()),
+                    topic: replica.store.topic(&name).map(|info| shown(&name, &info)),
+                },
+                Outcome::Rejected(Rejection::TopicNotFound) => refuse(no_topic(&name)),
+                Outcome::Rejected(rejection) => refuse(rejected(&rejection)),
+                other => unreachable!("changing a topic is not answered by {other:?}"),
+            }),
+            Err(error) => Tried::from_submit(error, refuse),
+        }
+    }
+
+    fn refusal(_: &admin::UpdateTopicRequest, status: v2::Status) -> admin::UpdateTopicReply {
+        admin::UpdateTopicReply { status: Some(status), topic: None }
     }
 }
 

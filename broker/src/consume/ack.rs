@@ -118,7 +118,8 @@ fn ack_status(result: AckResult) -> v2::Status {
     }
 }
 
-fn rejected(rejection: &Rejection) -> v2::Status {
+/// What a refusal means for the holder of a receipt.
+pub(super) fn rejected(rejection: &Rejection) -> v2::Status {
     match rejection {
         Rejection::TopicNotFound | Rejection::GroupNotFound | Rejection::QueueNotFound { .. } => {
             // Of a topic or group that is gone: clients repeat every other code for ever.
@@ -131,7 +132,8 @@ fn rejected(rejection: &Rejection) -> v2::Status {
     }
 }
 
-fn read_handle(text: &str, group: &GroupName) -> Result<ReceiptHandle, v2::Status> {
+/// Reads a receipt, which must be one of this group.
+pub(super) fn read_handle(text: &str, group: &GroupName) -> Result<ReceiptHandle, v2::Status> {
     let handle =
         ReceiptHandle::from_text(text).map_err(|error| status(Code::InvalidReceiptHandle, error.to_string()))?;
     if handle.group != *group {

@@ -8,10 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use flotilla_message::{GroupName, QueueId, QueueOffset, TopicName};
+use flotilla_proto::admin;
 use flotilla_raft_log::Term;
+use flotilla_runtime::Instant;
 use tokio::sync::Notify;
 
 use super::filter::Filter;
+use super::members::{Difference, Members};
 use super::sql::SqlCache;
 
 /// Lanes kept before those in no use are dropped.
@@ -35,6 +38,7 @@ struct Table {
 pub struct Lane {
     news: Notify,
     state: Mutex<LaneState>,
+    members: Mutex<Members>,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +98,34 @@ impl Lanes {
         }
     }
 
+    /// Who polls for a group, in which topics.
+    pub fn members(&self, group: &GroupName, now: Instant) -> Vec<admin::GroupMember> {
+        let mut rows = Vec::new();
+        for (topic, lane) in self.lanes_of(group) {
+            let members = lane.members.lock().expect(LOCK);
+            rows.extend(members.live(now).map(|(client_id, member)| admin::GroupMember {
+                client_id: client_id.to_owned(),
+                topic: topic.to_string(),
+                filter: member.filter.clone(),
+                idle_ms: u64::try_from((now - member.seen_at).as_millis()).unwrap_or(u64::MAX),
+            }));
+        }
+        rows
+    }
+
+    /// Topics in which members of a group want different messages.
+    pub fn differing_topics(&self, group: &GroupName, now: Instant) -> Vec<String> {
+        let lanes = self.lanes_of(group).into_iter();
+        let differing = lanes.filter(|(_, lane)| lane.members.lock().expect(LOCK).differ(now));
+        differing.map(|(topic, _)| topic.to_string()).collect()
+    }
+
+    fn lanes_of(&self, group: &GroupName) -> Vec<(TopicName, Arc<Lane>)> {
+        let table = self.lanes.lock().expect(LOCK);
+        let lanes = table.by_topic.iter();
+        lanes.filter_map(|(topic, lanes)| Some((topic.clone(), lanes.get(group)?.clone()))).collect()
+    }
+
     /// Wakes the group's polls on the topic: something may be deliverable again.
     pub fn group_news(&self, group: &GroupName, topic: &TopicName) {
         let table = self.lanes.lock().expect(LOCK);
@@ -119,6 +151,11 @@ impl Lane {
     /// that news between the look and the wait are not missed.
     pub fn news(&self) -> tokio::sync::futures::Notified<'_> {
         self.news.notified()
+    }
+
+    /// Notes who polls, and with which filter; see [`Members::heard`].
+    pub fn heard(&self, client_id: &str, filter: &str, now: Instant) -> Option<Difference> {
+        self.members.lock().expect(LOCK).heard(client_id, filter, now)
     }
 
     /// All queues, beginning with another one each time.
@@ -148,6 +185,11 @@ impl Lane {
 }
 
 impl Hold {
+    /// The term in which it was taken.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
     /// The queue.
     pub fn queue(&self) -> QueueId {
         self.queue

@@ -3,8 +3,14 @@
 pub mod ack;
 pub mod delivery;
 pub mod filter;
+pub mod frames;
+pub mod give_up;
 pub mod lanes;
+pub mod members;
+pub mod offsets;
+pub mod pull;
 pub mod receipt_handle;
 pub mod receive;
+pub mod renewal;
 pub mod round;
 pub mod sql;

@@ -11,6 +11,8 @@ use v2::receive_message_response::Content;
 
 use super::delivery::{ms_of, timestamp};
 use super::filter::Filter;
+use super::members::Difference;
+use super::renewal::holder_of;
 use super::round::{Round, Take};
 use super::sql::SqlCache;
 use crate::admin::groups::no_group;
@@ -22,9 +24,9 @@ use crate::lead::leadership::Place;
 use crate::replica::Replica;
 
 /// What a poll gets at least, however short it is, so that it looks once.
-const POLL_MIN: Duration = Duration::from_secs(1);
+pub(super) const POLL_MIN: Duration = Duration::from_secs(1);
 /// A poll ends so long before its call would be given up.
-const END_MARGIN: Duration = Duration::from_millis(20);
+pub(super) const END_MARGIN: Duration = Duration::from_millis(20);
 /// Pause of a poll for which something is due that it may not have: another poll has it, or the filter leaves it.
 const BLOCKED_PAUSE: Duration = Duration::from_millis(200);
 /// Looks in a row that found something but got nothing, before a poll waits for news.
@@ -55,8 +57,14 @@ impl LeaderCall for ReceiveMessage {
             Ok(poll) => poll,
             Err(refusal) => return Tried::answer(only(refusal)),
         };
+        if let Err(refusal) = poll.note_member(replica, context, request) {
+            return Tried::answer(only(refusal));
+        }
         match replica.group_or_made(&poll.take.group, attempt.term).await {
-            Ok(Some(_)) => poll.run(replica, attempt).await,
+            Ok(Some(_)) => match replica.dead_letters_or_made(&poll.take.topic, attempt.term).await {
+                Ok(()) => poll.run(replica, attempt).await,
+                Err(error) => Tried::from_submit(error, only),
+            },
             Ok(None) => Tried::answer(only(no_group(&poll.take.group))),
             Err(error) => Tried::from_submit(error, only),
         }
@@ -164,12 +172,39 @@ impl Poll {
             filter: filter(request.filter_expression.as_ref(), replica.lanes.compiled())?,
             batch: batch as usize,
             invisible_ms: invisible_ms(request, replica.config.invisible_default_ms)?,
+            holder: context.client_id.as_deref().filter(|_| request.auto_renew).map(holder_of),
             is_repeated: attempt.is_repeated || !attempt_id.as_deref().is_some_and(is_own_attempt),
             attempt_id,
         };
         let now = replica.runtime.now();
         let ends = (now + wait_of(replica, request)).min(patience_ends(context, now) - END_MARGIN);
         Ok(Poll { take, ends })
+    }
+
+    /// Notes who polls; members of one group that want different messages miss each other's, so the later one is told of
+    /// in the log, or refused.
+    fn note_member(
+        &self,
+        replica: &Replica,
+        context: &CallContext,
+        request: &v2::ReceiveMessageRequest,
+    ) -> Result<(), v2::Status> {
+        let Some(client_id) = &context.client_id else { return Ok(()) };
+        let Take { group, topic, .. } = &self.take;
+        let filter = filter_text(request.filter_expression.as_ref());
+        let lane = replica.lanes.lane(group, topic);
+        let Some(difference) = lane.heard(client_id, &filter, replica.runtime.now()) else { return Ok(()) };
+        let Difference { first, first_filter, is_news } = difference;
+        if is_news {
+            tracing::warn!(%group, %topic, client_id, filter, first, first_filter, "subscriptions of a group differ");
+        }
+        if !replica.config.refuse_differing_subscriptions {
+            return Ok(());
+        }
+        let text = format!(
+            "filter '{filter}' is not that of group '{group}' in topic '{topic}': client {first} has '{first_filter}'"
+        );
+        Err(status(Code::BadRequest, text))
     }
 
     async fn run(&self, replica: &Arc<Replica>, attempt: Attempt) -> Tried<peer::ForwardedReceive> {
@@ -214,7 +249,22 @@ impl Poll {
     }
 }
 
-fn filter(expression: Option<&v2::FilterExpression>, compiled: &SqlCache) -> Result<Filter, v2::Status> {
+/// A filter as members of a group are compared by it.
+fn filter_text(expression: Option<&v2::FilterExpression>) -> String {
+    match expression {
+        Some(expression) if expression.r#type() == v2::FilterType::Sql => format!("sql: {}", expression.expression),
+        Some(expression) if !expression.expression.trim().is_empty() => {
+            let mut tags: Vec<&str> = expression.expression.split("||").map(str::trim).collect();
+            tags.sort_unstable();
+            tags.dedup();
+            tags.join(" || ")
+        }
+        Some(_) | None => "*".to_owned(),
+    }
+}
+
+/// Compiles the filter of a request.
+pub fn filter(expression: Option<&v2::FilterExpression>, compiled: &SqlCache) -> Result<Filter, v2::Status> {
     let Some(expression) = expression else { return Ok(Filter::All) };
     let filter = match expression.r#type() {
         v2::FilterType::Tag | v2::FilterType::Unspecified => Filter::tags(&expression.expression),
@@ -223,8 +273,8 @@ fn filter(expression: Option<&v2::FilterExpression>, compiled: &SqlCache) -> Res
     filter.map_err(|error| status(Code::IllegalFilterExpression, error.to_string()))
 }
 
-/// Push consumers name no time and expect the broker to prolong it (`auto_renew`): they get the default, long enough for
-/// most listeners, until prolonging is done by the leader.
+/// Push consumers name no time and expect the broker to prolong it (`auto_renew`): they get the default, and more of it as
+/// long as they live; see [`super::renewal`].
 fn invisible_ms(request: &v2::ReceiveMessageRequest, default_ms: u64) -> Result<u64, v2::Status> {
     let Some(duration) = &request.invisible_duration else { return Ok(default_ms) };
     match ms_of(duration) {

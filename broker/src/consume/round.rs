@@ -3,17 +3,17 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use flotilla_message::{FrameView, GroupName, Permission, QueueId, QueueOffset, TopicName};
+use flotilla_message::{GroupName, Permission, QueueId, QueueOffset, TopicName};
 use flotilla_proto::status::{Code, status};
 use flotilla_proto::{peer, v2};
-use flotilla_raft_log::{LogIndex, Term};
+use flotilla_raft_log::Term;
 use flotilla_store::limits::IN_FLIGHT_PER_QUEUE_MAX;
-use flotilla_store::{Command, Granted, Outcome, Rejection, SkipRange, Slot, StoreError, frame_in};
+use flotilla_store::{Command, Granted, Outcome, Rejection, SkipRange, Slot, StoreError};
 use futures::future::join_all;
 
 use super::delivery::Delivery;
 use super::filter::Filter;
+use super::frames::{FrameReadError, Frames};
 use super::lanes::{Hold, Lane};
 use crate::edge::query::no_readable_queue;
 use crate::lead::leader_call::{LeaderCall, Tried};
@@ -47,6 +47,8 @@ pub struct Take {
     pub batch: usize,
     /// Hidden from others for so long, ms.
     pub invisible_ms: u64,
+    /// Who wants them prolonged as long as it lives, as the log names it.
+    pub holder: Option<u64>,
     /// The id under which this poll is repeated.
     pub attempt_id: Option<String>,
     /// Something may have been handed out under that id before.
@@ -112,6 +114,18 @@ impl Room {
 enum LookError {
     Store(StoreError),
     Frame(String),
+    /// This replica's copy is damaged; another one's may be whole.
+    Damaged(String),
+}
+
+impl From<FrameReadError> for LookError {
+    fn from(error: FrameReadError) -> LookError {
+        match error {
+            FrameReadError::Damaged(text) => LookError::Damaged(text),
+            error @ FrameReadError::Trimmed(_) => LookError::Frame(error.to_string()),
+            FrameReadError::Unreadable(text) => LookError::Frame(text),
+        }
+    }
 }
 
 impl From<StoreError> for LookError {
@@ -145,6 +159,8 @@ impl Take {
                 replica.failure.set(error.to_string());
                 end(status(Code::InternalServerError, error.to_string()))
             }
+            // Whoever takes over from this replica gives the same messages for the same attempt.
+            Err(LookError::Damaged(text)) => Round::End(Tried::Unknown(text)),
             Err(LookError::Frame(text)) => {
                 tracing::error!(group = %self.group, topic = %self.topic, text, "message cannot be read");
                 end(status(Code::InternalServerError, text))
@@ -222,11 +238,18 @@ impl Take {
         let (store, queue) = (&replica.store, hold.queue());
         // Read under the hold: nobody else moves it.
         let Some(progress) = store.progress(&self.group, &self.topic, queue)? else { return Ok(None) };
-        let Some(group) = store.group(&self.group) else { return Ok(None) };
+        let Some(group) = store.group(&self.group).filter(|group| !group.is_paused) else { return Ok(None) };
         let mut offsets = Vec::new();
         if progress.inflight > 0 {
+            let is_undecided = replica.renewals.is_undecided(hold.term());
             for due in store.due(&self.group, &self.topic, queue, log_now_ms, room.messages) {
                 let Some(delivery) = store.delivery(&self.group, &self.topic, queue, due.offset) else { continue };
+                if delivery.holder != 0 && is_undecided {
+                    if group.order {
+                        break;
+                    }
+                    continue;
+                }
                 // Whatever the filter: it was wanted when it was handed out first. Left to a consumer whose filter does
                 // not want it now, it would stay in flight for ever.
                 if room.take(delivery.slot.length) {
@@ -308,11 +331,14 @@ impl Take {
         if !self.filter.may_want(slot.tag_hash) {
             return Ok(false);
         }
-        let Some(message) = frames.frame(slot).await? else {
-            return Ok(false);
+        let message = match frames.frame(slot).await {
+            // Nobody knows what it says: not to be passed over for good.
+            Err(FrameReadError::Damaged(_)) if replica_is_alone(frames.replica()) => return Ok(true),
+            Err(FrameReadError::Trimmed(_)) => return Ok(false),
+            read => read?,
         };
         let head_bytes = slot.length as usize - message.body().len();
-        let read_bytes = std::mem::take(&mut frames.bytes_read) + head_bytes * self.filter.weight();
+        let read_bytes = frames.take_bytes_read() + head_bytes * self.filter.weight();
         room.look_bytes = room.look_bytes.saturating_sub(read_bytes);
         Ok(self.filter.wants(&message))
     }
@@ -348,6 +374,10 @@ impl Take {
         for (hold, queue, settled) in join_all(submitted).await {
             match settled.map(|settled| settled.outcome) {
                 Ok(Outcome::Delivered { granted, .. }) => {
+                    if let Some(holder) = self.holder {
+                        let place = (&self.group, &self.topic, queue);
+                        replica.renewals.granted(place, &granted, holder, term, replica.runtime.now());
+                    }
                     self.add_messages(replica, queue, &granted, &mut frames, &mut messages).await?;
                     if let Some(hold) = hold.filter(|_| !granted.is_empty()) {
                         // Polls that wait have to know when these will be due.
@@ -385,50 +415,24 @@ impl Take {
             store_host: &replica.client_address,
         };
         for grant in granted.iter().filter(|grant| !grant.dead_lettered) {
-            // One that is trimmed meanwhile is not in flight any more either.
-            if let Some(frame) = frames.frame(&grant.slot).await? {
-                messages.push(delivery.message(grant, &frame));
+            match frames.frame(&grant.slot).await {
+                Ok(frame) => messages.push(delivery.message(grant, &frame)),
+                // It is not in flight any more either.
+                Err(FrameReadError::Trimmed(_)) => {}
+                Err(FrameReadError::Damaged(text)) if replica_is_alone(replica) => {
+                    // It stays in flight like one whose consumer died; the others are not held up by it.
+                    tracing::error!(group = %self.group, topic = %self.topic, offset = %grant.offset, text, "damaged message left out");
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
 }
 
-/// Reads frames out of log entries; neighbours are often in the same entry, so the last one is kept.
-struct Frames<'a> {
-    replica: &'a Replica,
-    last: Option<(u64, Bytes)>,
-    /// Of entries and frames, so far.
-    bytes_read: usize,
-}
-
-impl<'a> Frames<'a> {
-    fn new(replica: &'a Replica) -> Frames<'a> {
-        Frames { replica, last: None, bytes_read: 0 }
-    }
-
-    /// `None` if its entry was trimmed since the slot was looked up.
-    async fn frame(&mut self, slot: &Slot) -> Result<Option<FrameView>, LookError> {
-        let index = slot.entry;
-        let payload = match &self.last {
-            Some((last, payload)) if *last == index => payload.clone(),
-            _ => {
-                let entry = self.replica.log.read_soon(LogIndex(index)).await;
-                let entry = entry.map_err(|error| LookError::Frame(error.to_string()))?;
-                let Some(entry) = entry else {
-                    if index < self.replica.store.retention().trimmed_below {
-                        return Ok(None);
-                    }
-                    return Err(LookError::Frame(format!("log has no entry {index}, which a queue refers to")));
-                };
-                self.bytes_read += entry.payload.len();
-                self.last = Some((index, entry.payload.clone()));
-                entry.payload
-            }
-        };
-        self.bytes_read += slot.length as usize;
-        frame_in(&payload, slot).map(Some).map_err(|error| LookError::Frame(error.to_string()))
-    }
+/// There is no other copy of anything.
+fn replica_is_alone(replica: &Replica) -> bool {
+    replica.voters.len() == 1
 }
 
 #[cfg(test)]

@@ -3,13 +3,15 @@
 //! Nothing depends on a client being known: after a failover a replica knows none of those that come to it, and some
 //! tell it about themselves minutes later. The registry serves commands to clients and the operator's view.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use flotilla_proto::v2;
 use flotilla_runtime::{Instant, Task};
 use tokio::sync::mpsc;
+
+use crate::consume::renewal::holder_of;
 
 /// The registry; soft state, bounded.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub struct Clients {
 #[derive(Debug, Default)]
 struct Table {
     clients: BTreeMap<String, Client>,
+    /// Their names in the log.
+    holders: BTreeMap<u64, String>,
     streams: BTreeMap<u64, Stream>,
     next_stream: u64,
 }
@@ -74,6 +78,7 @@ impl Clients {
             *known = Client { topics, group, ..client };
         } else if table.clients.len() < self.clients_max {
             table.clients.insert(client_id.to_owned(), client);
+            table.holders.insert(holder_of(client_id), client_id.to_owned());
         }
     }
 
@@ -82,6 +87,7 @@ impl Clients {
         let closed = {
             let mut table = self.table.lock().expect(LOCK);
             table.clients.remove(client_id);
+            table.holders.remove(&holder_of(client_id));
             let ids: Vec<u64> =
                 table.streams.iter().filter(|(_, stream)| stream.client_id == client_id).map(|(id, _)| *id).collect();
             ids.into_iter().filter_map(|id| table.streams.remove(&id)).collect::<Vec<_>>()
@@ -90,12 +96,23 @@ impl Clients {
         drop(closed);
     }
 
+    /// Which of these were heard of within `silence_max`, by the names that the log has for them.
+    pub fn alive(&self, holders: &BTreeSet<u64>, now: Instant, silence_max: Duration) -> BTreeSet<u64> {
+        let table = self.table.lock().expect(LOCK);
+        let heard =
+            |client_id: &String| table.clients.get(client_id).is_some_and(|client| now - client.seen_at <= silence_max);
+        let ids = holders.iter().filter_map(|holder| Some((*holder, table.holders.get(holder)?)));
+        ids.filter(|(_, client_id)| heard(client_id)).map(|(holder, _)| holder).collect()
+    }
+
     /// Forgets those who have been silent for too long. An open stream alone is no sign of life, and its end is none of
     /// death: one client opens streams and drops them at once while it lives on.
     pub fn expire(&self, now: Instant) -> usize {
         let mut table = self.table.lock().expect(LOCK);
         let before = table.clients.len();
-        table.clients.retain(|_, client| now - client.seen_at <= self.expiry);
+        let Table { clients, holders, .. } = &mut *table;
+        clients.retain(|_, client| now - client.seen_at <= self.expiry);
+        holders.retain(|_, client_id| clients.contains_key(client_id));
         before - table.clients.len()
     }
 
@@ -175,6 +192,20 @@ mod tests {
         assert_eq!(clients.expire(Instant::from_nanos(61_000_000_000)), 1);
         clients.gone("b");
         assert_eq!(clients.counts(), (0, 0));
+    }
+
+    #[test]
+    fn who_lives_is_told_by_the_name_that_the_log_has_for_it() {
+        let clients = Clients::new(10, Duration::from_secs(60));
+        clients.heard("a", client(0, &[]));
+        clients.heard("b", client(30, &[]));
+        let asked = ["a", "b", "c"].map(holder_of).into();
+        let alive =
+            |second: u64| clients.alive(&asked, Instant::from_nanos(second * 1_000_000_000), Duration::from_secs(35));
+        assert_eq!(alive(35).len(), 2);
+        assert_eq!(alive(36), BTreeSet::from([holder_of("b")]));
+        clients.gone("b");
+        assert!(alive(36).is_empty());
     }
 
     #[test]

@@ -12,6 +12,9 @@ use super::names;
 use super::query::{QueryAssignment, QueryRoute};
 use super::telemetry;
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
+use crate::consume::give_up::ForwardToDeadLetters;
+use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
+use crate::consume::pull::PullMessage;
 use crate::consume::receive::{self, ReceiveMessage};
 use crate::lead::leader_call::lead;
 use crate::produce::end_transaction::EndTransaction;
@@ -29,6 +32,16 @@ impl Front {
     pub fn new(replica: Arc<Replica>) -> Front {
         Front { replica }
     }
+}
+
+/// A stream of what is all there already.
+fn replies<T>(responses: Vec<T>) -> Replies<T> {
+    let (sender, replies) = mpsc::channel(responses.len().max(1));
+    for response in responses {
+        // Cannot fail: there is room for all, and the receiver is right here.
+        let _ = sender.try_send(response);
+    }
+    replies
 }
 
 impl Messaging for Front {
@@ -97,14 +110,40 @@ impl Messaging for Front {
     ) -> BoxFuture<'_, Replies<v2::ReceiveMessageResponse>> {
         Box::pin(async move {
             receive::name_attempt(&mut request, &self.replica.runtime);
-            let responses = lead::<ReceiveMessage>(&self.replica, context, request).await.body.responses;
-            let (sender, replies) = mpsc::channel(responses.len().max(1));
-            for response in responses {
-                // Cannot fail: there is room for all, and the receiver is right here.
-                let _ = sender.try_send(response);
-            }
-            replies
+            replies(lead::<ReceiveMessage>(&self.replica, context, request).await.body.responses)
         })
+    }
+
+    fn pull_message(
+        &self,
+        context: CallContext,
+        request: v2::PullMessageRequest,
+    ) -> BoxFuture<'_, Replies<v2::PullMessageResponse>> {
+        Box::pin(async move { replies(lead::<PullMessage>(&self.replica, context, request).await.body.responses) })
+    }
+
+    fn update_offset(
+        &self,
+        context: CallContext,
+        request: v2::UpdateOffsetRequest,
+    ) -> BoxFuture<'_, Reply<v2::UpdateOffsetResponse>> {
+        Box::pin(lead::<UpdateOffset>(&self.replica, context, request))
+    }
+
+    fn get_offset(
+        &self,
+        context: CallContext,
+        request: v2::GetOffsetRequest,
+    ) -> BoxFuture<'_, Reply<v2::GetOffsetResponse>> {
+        Box::pin(lead::<GetOffset>(&self.replica, context, request))
+    }
+
+    fn query_offset(
+        &self,
+        context: CallContext,
+        request: v2::QueryOffsetRequest,
+    ) -> BoxFuture<'_, Reply<v2::QueryOffsetResponse>> {
+        Box::pin(lead::<QueryOffset>(&self.replica, context, request))
     }
 
     fn ack_message(
@@ -113,6 +152,14 @@ impl Messaging for Front {
         request: v2::AckMessageRequest,
     ) -> BoxFuture<'_, Reply<v2::AckMessageResponse>> {
         Box::pin(lead::<AckMessage>(&self.replica, context, request))
+    }
+
+    fn forward_message_to_dead_letter_queue(
+        &self,
+        context: CallContext,
+        request: v2::ForwardMessageToDeadLetterQueueRequest,
+    ) -> BoxFuture<'_, Reply<v2::ForwardMessageToDeadLetterQueueResponse>> {
+        Box::pin(lead::<ForwardToDeadLetters>(&self.replica, context, request))
     }
 
     fn change_invisible_duration(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flotilla_proto::v2;
 
 /// What the broker decides about a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     /// Largest body, bytes.
     pub body_bytes_max: u64,
@@ -16,6 +16,8 @@ pub struct Terms {
     pub order: bool,
     /// The group's deliveries before the dead letters (consumers).
     pub max_deliveries: u32,
+    /// The group's pauses before a failed message is delivered again, ms; empty: RocketMQ's (consumers).
+    pub retry_pauses_ms: Vec<u32>,
 }
 
 /// Tries of one send that a client makes by itself.
@@ -35,12 +37,12 @@ pub fn merged(asked: v2::Settings, terms: Terms) -> v2::Settings {
         (Some(v2::settings::PubSub::Subscription(_)), _) => false,
         (None, client_type) => client_type == v2::ClientType::Producer,
     };
-    let backoff = if is_producer { send_backoff() } else { delivery_backoff(&asked, terms.max_deliveries) };
+    let backoff = if is_producer { send_backoff() } else { delivery_backoff(&asked, &terms) };
     let pub_sub = match asked.pub_sub {
-        Some(v2::settings::PubSub::Publishing(publishing)) => publishing_terms(publishing.topics, terms),
-        Some(v2::settings::PubSub::Subscription(subscription)) => subscription_terms(subscription, terms),
-        None if is_producer => publishing_terms(Vec::new(), terms),
-        None => subscription_terms(v2::Subscription::default(), terms),
+        Some(v2::settings::PubSub::Publishing(publishing)) => publishing_terms(publishing.topics, &terms),
+        Some(v2::settings::PubSub::Subscription(subscription)) => subscription_terms(subscription, &terms),
+        None if is_producer => publishing_terms(Vec::new(), &terms),
+        None => subscription_terms(v2::Subscription::default(), &terms),
     };
     v2::Settings {
         backoff_policy: Some(backoff),
@@ -50,7 +52,7 @@ pub fn merged(asked: v2::Settings, terms: Terms) -> v2::Settings {
     }
 }
 
-fn publishing_terms(topics: Vec<v2::Resource>, terms: Terms) -> v2::settings::PubSub {
+fn publishing_terms(topics: Vec<v2::Resource>, terms: &Terms) -> v2::settings::PubSub {
     v2::settings::PubSub::Publishing(v2::Publishing {
         topics,
         // Never the client's own value: some ask for 128 MiB, some for nothing.
@@ -59,7 +61,7 @@ fn publishing_terms(topics: Vec<v2::Resource>, terms: Terms) -> v2::settings::Pu
     })
 }
 
-fn subscription_terms(subscription: v2::Subscription, terms: Terms) -> v2::settings::PubSub {
+fn subscription_terms(subscription: v2::Subscription, terms: &Terms) -> v2::settings::PubSub {
     v2::settings::PubSub::Subscription(v2::Subscription {
         // The way of consuming is the group's, not the client's.
         fifo: Some(terms.order),
@@ -80,7 +82,7 @@ fn send_backoff() -> v2::RetryPolicy {
     }
 }
 
-fn delivery_backoff(asked: &v2::Settings, max_deliveries: u32) -> v2::RetryPolicy {
+fn delivery_backoff(asked: &v2::Settings, terms: &Terms) -> v2::RetryPolicy {
     let strategy = if reads_seconds_as_ms(asked) {
         // This client knows no list of pauses, and takes the seconds of an exponential one for milliseconds.
         v2::retry_policy::Strategy::ExponentialBackoff(v2::ExponentialBackoff {
@@ -89,10 +91,14 @@ fn delivery_backoff(asked: &v2::Settings, max_deliveries: u32) -> v2::RetryPolic
             multiplier: 2.0,
         })
     } else {
-        let next = RETRY_PAUSES_S.iter().map(|seconds| duration(Duration::from_secs(*seconds))).collect();
+        let own = terms.retry_pauses_ms.iter().map(|ms| duration(Duration::from_millis(u64::from(*ms))));
+        let next = match terms.retry_pauses_ms.is_empty() {
+            true => RETRY_PAUSES_S.iter().map(|seconds| duration(Duration::from_secs(*seconds))).collect(),
+            false => own.collect(),
+        };
         v2::retry_policy::Strategy::CustomizedBackoff(v2::CustomizedBackoff { next })
     };
-    v2::RetryPolicy { max_attempts: i32::try_from(max_deliveries).unwrap_or(i32::MAX), strategy: Some(strategy) }
+    v2::RetryPolicy { max_attempts: i32::try_from(terms.max_deliveries).unwrap_or(i32::MAX), strategy: Some(strategy) }
 }
 
 /// The Node client up to 1.0.8, the newest there is.
@@ -113,7 +119,8 @@ fn duration(duration: Duration) -> prost_types::Duration {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms { body_bytes_max: 4_194_304, order: true, max_deliveries: 5 };
+    const TERMS: Terms =
+        Terms { body_bytes_max: 4_194_304, order: true, max_deliveries: 5, retry_pauses_ms: Vec::new() };
 
     fn topic() -> v2::Resource {
         v2::Resource { name: "orders".to_owned(), resource_namespace: String::new() }
@@ -164,6 +171,16 @@ mod tests {
         };
         assert!(matches!(of(v2::ClientType::Producer), Some(v2::settings::PubSub::Publishing(_))));
         assert!(matches!(of(v2::ClientType::SimpleConsumer), Some(v2::settings::PubSub::Subscription(_))));
+    }
+
+    #[test]
+    fn a_group_s_own_pauses_are_told() {
+        let asked = v2::Settings { client_type: Some(v2::ClientType::PushConsumer.into()), ..Default::default() };
+        let answer = merged(asked, Terms { retry_pauses_ms: vec![250, 3_000], ..TERMS });
+        let strategy = answer.backoff_policy.and_then(|policy| policy.strategy);
+        let Some(v2::retry_policy::Strategy::CustomizedBackoff(list)) = strategy else { panic!("{strategy:?}") };
+        let pauses: Vec<_> = list.next.iter().map(|pause| (pause.seconds, pause.nanos)).collect();
+        assert_eq!(pauses, [(0, 250_000_000), (3, 0)]);
     }
 
     #[test]

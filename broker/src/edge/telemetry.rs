@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::clients::Client;
 use super::names;
 use super::settings::{Terms, merged};
+use crate::consume::receive::filter;
 use crate::replica::Replica;
 
 /// Commands that may wait on one stream.
@@ -88,6 +89,12 @@ fn settle(replica: &Replica, context: &CallContext, settings: v2::Settings) -> v
         };
         replica.clients.heard(client_id, client);
     }
+    // A filter that no receive would be served with is better known before the first of them.
+    let subscriptions = subscription.map(|subscription| &subscription.subscriptions[..]).unwrap_or_default();
+    let filters = subscriptions.iter().map(|entry| filter(entry.expression.as_ref(), replica.lanes.compiled()));
+    if let Some(refusal) = filters.filter_map(Result::err).next() {
+        return v2::TelemetryCommand { status: Some(refusal), command: None };
+    }
     let terms = terms_for(replica, group.as_ref());
     let settings = merged(settings, terms);
     // The status must be there: one client ignores the whole answer without it.
@@ -99,6 +106,7 @@ fn terms_for(replica: &Replica, group: Option<&GroupName>) -> Terms {
     Terms {
         body_bytes_max: replica.config.body_bytes_max,
         order: known.as_ref().is_some_and(|group| group.order),
-        max_deliveries: known.map_or(replica.config.max_deliveries, |group| group.max_deliveries),
+        max_deliveries: known.as_ref().map_or(replica.config.max_deliveries, |group| group.max_deliveries),
+        retry_pauses_ms: known.map(|group| group.retry_pauses_ms).unwrap_or_default(),
     }
 }

@@ -107,6 +107,15 @@ impl<A> Tried<A> {
         }
     }
 
+    /// The same with another answer.
+    pub fn map_answer<B>(self, map: impl FnOnce(A) -> B) -> Tried<B> {
+        match self {
+            Tried::Answer(reply) => Tried::Answer(Reply { body: map(reply.body), metadata: reply.metadata }),
+            Tried::NotExecuted { leader } => Tried::NotExecuted { leader },
+            Tried::Unknown(reason) => Tried::Unknown(reason),
+        }
+    }
+
     /// An answer without metadata.
     pub fn answer(answer: A) -> Tried<A> {
         Tried::Answer(Reply::new(answer))

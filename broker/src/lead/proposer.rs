@@ -7,11 +7,12 @@
 //! It clocks itself: while fewer than N proposals are in flight a command leaves at once; else it waits, with what
 //! arrives meanwhile, for the next one to come back. There is no timer, so nothing lingers at rest.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_raft_log::{NodeId, ProposalClass, ProposeError, ReplicatedLog, Term};
-use flotilla_runtime::{BoxFuture, Either, Runtime, select};
+use flotilla_runtime::{BoxFuture, Either, Instant, Runtime, select};
 use flotilla_store::{Command, EntryBuilder, Outcome, Rejection, StoreReader, command_bytes};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
@@ -22,6 +23,9 @@ use super::log_clock::LogClock;
 pub const ENTRY_COMMANDS_MAX: usize = 1024;
 /// Bytes of one entry, about: the command that passes this is the last one in its entry.
 pub const ENTRY_BYTES_SOFT_MAX: usize = 1 << 20;
+
+/// Entries applied in a process's first moments are mostly old ones: their stamps say nothing about the time now.
+const LIVE_AFTER: Duration = Duration::from_secs(10);
 
 /// The replicated log with the store as its machine.
 pub type Log = ReplicatedLog<Vec<Outcome>>;
@@ -96,22 +100,34 @@ pub struct Batcher {
 #[derive(Debug)]
 pub struct TermClock {
     runtime: Runtime,
+    /// What is applied before this was stamped before this process ran, as far as it can know.
+    live_from: Instant,
     clock: Mutex<LogClock>,
 }
 
 impl TermClock {
     /// A clock before its first reign.
     pub fn new(runtime: Runtime) -> TermClock {
-        TermClock { runtime, clock: Mutex::new(LogClock::new()) }
+        let live_from = runtime.now() + LIVE_AFTER;
+        TermClock { runtime, live_from, clock: Mutex::new(LogClock::new()) }
+    }
+
+    /// An entry with this stamp was applied just now.
+    pub fn saw(&self, stamp_ms: u64) {
+        let now = self.runtime.now();
+        if now >= self.live_from {
+            self.clock().saw(stamp_ms, now);
+        }
+    }
+
+    fn clock(&self) -> MutexGuard<'_, LogClock> {
+        self.clock.lock().expect("clock lock is never poisoned: no code panics while holding it")
     }
 
     /// Log time now, in ms, for a leader of `term`.
     pub fn now_ms(&self, term: Term, store: &StoreReader) -> u64 {
         let (last, now, wall) = (store.log_time_ms(), self.runtime.now(), self.runtime.wall_ms());
-        self.clock
-            .lock()
-            .expect("clock lock is never poisoned: no code panics while holding it")
-            .now_ms(term, last, now, wall)
+        self.clock().now_ms(term, last, now, wall)
     }
 }
 

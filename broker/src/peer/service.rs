@@ -11,7 +11,11 @@ use tokio::sync::mpsc;
 
 use crate::admin;
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
+use crate::consume::give_up::ForwardToDeadLetters;
+use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
+use crate::consume::pull::PullMessage;
 use crate::consume::receive::ReceiveMessage;
+use crate::consume::renewal;
 use crate::duty::check;
 use crate::edge::query::{QueryAssignment, QueryRoute};
 use crate::lead::forwarder::take_in;
@@ -84,7 +88,13 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         RecallMessage::METHOD => take_in::<RecallMessage>(replica, request).await,
         EndTransaction::METHOD => take_in::<EndTransaction>(replica, request).await,
         check::METHOD => check::take_in(replica, request),
+        renewal::METHOD => renewal::take_in(replica, request),
+        ForwardToDeadLetters::METHOD => take_in::<ForwardToDeadLetters>(replica, request).await,
         ReceiveMessage::METHOD => take_in::<ReceiveMessage>(replica, request).await,
+        PullMessage::METHOD => take_in::<PullMessage>(replica, request).await,
+        UpdateOffset::METHOD => take_in::<UpdateOffset>(replica, request).await,
+        GetOffset::METHOD => take_in::<GetOffset>(replica, request).await,
+        QueryOffset::METHOD => take_in::<QueryOffset>(replica, request).await,
         AckMessage::METHOD => take_in::<AckMessage>(replica, request).await,
         ChangeInvisibleDuration::METHOD => take_in::<ChangeInvisibleDuration>(replica, request).await,
         QueryRoute::METHOD => take_in::<QueryRoute>(replica, request).await,
@@ -98,6 +108,23 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         admin::groups::DescribeGroup::METHOD => take_in::<admin::groups::DescribeGroup>(replica, request).await,
         admin::groups::ListGroups::METHOD => take_in::<admin::groups::ListGroups>(replica, request).await,
         admin::cluster::TransferLeader::METHOD => take_in::<admin::cluster::TransferLeader>(replica, request).await,
+        admin::topics::UpdateTopic::METHOD => take_in::<admin::topics::UpdateTopic>(replica, request).await,
+        admin::groups::UpdateGroup::METHOD => take_in::<admin::groups::UpdateGroup>(replica, request).await,
+        admin::positions::ResetGroup::METHOD => take_in::<admin::positions::ResetGroup>(replica, request).await,
+        admin::dead_letters::ListDeadLetters::METHOD => {
+            take_in::<admin::dead_letters::ListDeadLetters>(replica, request).await
+        }
+        admin::dead_letters::ResendDeadLetters::METHOD => {
+            take_in::<admin::dead_letters::ResendDeadLetters>(replica, request).await
+        }
+        admin::transactions::ListTransactions::METHOD => {
+            take_in::<admin::transactions::ListTransactions>(replica, request).await
+        }
+        admin::transactions::ResolveTransaction::METHOD => {
+            take_in::<admin::transactions::ResolveTransaction>(replica, request).await
+        }
+        admin::messages::FindMessages::METHOD => take_in::<admin::messages::FindMessages>(replica, request).await,
+        admin::messages::TraceMessage::METHOD => take_in::<admin::messages::TraceMessage>(replica, request).await,
         other => peer::ForwardResponse { status: Some(not_implemented(other)), ..Default::default() },
     }
 }

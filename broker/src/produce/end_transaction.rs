@@ -41,23 +41,28 @@ impl LeaderCall for EndTransaction {
             // The producer does not know yet: it will be asked again.
             v2::TransactionResolution::Unspecified => return Tried::answer(answer(ok())),
         };
-        let command = Command::EndTransaction { topic: handle.topic.clone(), message: handle.message, commit };
-        match replica.proposer.submit(attempt.term, command).await {
-            Ok(settled) => Tried::answer(answer(match settled.outcome {
-                Outcome::TransactionEnded { .. } => ok(),
-                Outcome::Rejected(Rejection::TopicNotFound) => no_topic(&handle.topic),
-                Outcome::Rejected(
-                    rejection @ (Rejection::TransactionNotFound | Rejection::TransactionEndedOtherwise { .. }),
-                ) => status(Code::InvalidTransactionId, format!("message {}: {rejection}", handle.message_id)),
-                Outcome::Rejected(other) => status(Code::InternalServerError, other.to_string()),
-                other => unreachable!("the end of a transaction is answered by one, not {other:?}"),
-            })),
-            Err(error) => Tried::from_submit(error, answer),
-        }
+        end(replica, attempt, &handle, commit).await.map_answer(answer)
     }
 
     fn refusal(_: &v2::EndTransactionRequest, status: v2::Status) -> v2::EndTransactionResponse {
         answer(status)
+    }
+}
+
+/// Ends a transaction; the status says what came of it.
+pub async fn end(replica: &Replica, attempt: Attempt, handle: &HeldHandle, commit: bool) -> Tried<v2::Status> {
+    let command = Command::EndTransaction { topic: handle.topic.clone(), message: handle.message, commit };
+    match replica.proposer.submit(attempt.term, command).await {
+        Ok(settled) => Tried::answer(match settled.outcome {
+            Outcome::TransactionEnded { .. } => ok(),
+            Outcome::Rejected(Rejection::TopicNotFound) => no_topic(&handle.topic),
+            Outcome::Rejected(
+                rejection @ (Rejection::TransactionNotFound | Rejection::TransactionEndedOtherwise { .. }),
+            ) => status(Code::InvalidTransactionId, format!("message {}: {rejection}", handle.message_id)),
+            Outcome::Rejected(other) => status(Code::InternalServerError, other.to_string()),
+            other => unreachable!("the end of a transaction is answered by one, not {other:?}"),
+        }),
+        Err(error) => Tried::from_submit(error, |status| status),
     }
 }
 

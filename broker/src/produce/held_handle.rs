@@ -73,12 +73,18 @@ impl HeldHandle {
 
     /// Reads a client's text, which must be of this broker group and topic; else what is wrong with it.
     pub fn of_topic(text: &str, broker_group: &str, topic: &TopicName) -> Result<HeldHandle, String> {
+        let handle = HeldHandle::of_group(text, broker_group)?;
+        if handle.topic != *topic {
+            return Err(format!("handle is one of topic '{}', not of '{topic}'", handle.topic));
+        }
+        Ok(handle)
+    }
+
+    /// Reads a text, which must be of this broker group; else what is wrong with it.
+    pub fn of_group(text: &str, broker_group: &str) -> Result<HeldHandle, String> {
         let handle = HeldHandle::from_text(text).map_err(|error| error.to_string())?;
         if handle.broker_group != broker_group {
             return Err(format!("handle is one of broker group '{}', this is '{broker_group}'", handle.broker_group));
-        }
-        if handle.topic != *topic {
-            return Err(format!("handle is one of topic '{}', not of '{topic}'", handle.topic));
         }
         Ok(handle)
     }

@@ -51,7 +51,8 @@ impl LeaderCall for SendMessage {
         if let Err(refusal) = check_topic(&topic, &outgoing) {
             return Tried::answer(refuse(refusal));
         }
-        let queue = replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.queue_count);
+        let queue =
+            replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.writable_queues);
         let (topic, frames) = (outgoing.topic.clone(), outgoing.frames);
         let command = match outgoing.check_after_ms {
             Some(check_after_ms) => Command::Prepare { topic, queue, check_after_ms, frames },

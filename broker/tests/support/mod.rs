@@ -188,8 +188,13 @@ impl Client {
     }
 
     pub async fn create_topic(&self, name: &str, message_type: v2::MessageType, queue_count: u32) {
-        let topic =
-            admin::Topic { name: name.to_owned(), message_type: message_type.into(), queue_count, permission: 4 };
+        let topic = admin::Topic {
+            name: name.to_owned(),
+            message_type: message_type.into(),
+            queue_count,
+            permission: 4,
+            ..Default::default()
+        };
         let request = admin::CreateTopicRequest { topic: Some(topic) };
         let reply = self.admin.create_topic(self.options(Duration::from_secs(10)), request).await.expect("an answer");
         assert_eq!(reply.status.expect("a status").code, 20000);
@@ -299,6 +304,103 @@ impl Client {
         let options = self.options(Duration::from_secs(5));
         let reply = self.messaging.change_invisible_duration(options, request).await.expect("an answer").body;
         (reply.status.expect("a status").code, reply.receipt_handle)
+    }
+}
+
+pub fn queue(topic: &str, id: i32) -> v2::MessageQueue {
+    v2::MessageQueue { topic: Some(resource(topic)), id, ..Default::default() }
+}
+
+impl Client {
+    /// Reads queue 0 of a topic; code, messages, and where to go on.
+    pub async fn pull(&self, group: &str, topic: &str, offset: i64, wait: Duration) -> Pulled {
+        self.pull_with(group, topic, offset, wait, |_| ()).await
+    }
+
+    pub async fn pull_with(
+        &self,
+        group: &str,
+        topic: &str,
+        offset: i64,
+        wait: Duration,
+        change: impl FnOnce(&mut v2::PullMessageRequest),
+    ) -> Pulled {
+        let mut request = v2::PullMessageRequest {
+            group: Some(resource(group)),
+            message_queue: Some(queue(topic, 0)),
+            offset,
+            batch_size: 32,
+            filter_expression: None,
+            long_polling_timeout: Some(prost_types::Duration {
+                seconds: i64::try_from(wait.as_secs()).expect("short"),
+                nanos: i32::try_from(wait.subsec_nanos()).expect("below a billion"),
+            }),
+        };
+        change(&mut request);
+        let options = self.options(wait + Duration::from_secs(3));
+        let mut stream = self.messaging.pull_message(options, request).await.expect("a stream");
+        let mut pulled = Pulled::default();
+        while let Some(response) = stream.next().await {
+            match response.expect("no error").content {
+                Some(v2::pull_message_response::Content::Status(status)) => pulled.code = status.code,
+                Some(v2::pull_message_response::Content::Message(message)) => pulled.messages.push(message),
+                Some(v2::pull_message_response::Content::NextOffset(next)) => pulled.next = Some(next),
+                None => {}
+            }
+        }
+        pulled
+    }
+
+    pub async fn update_offset(&self, group: &str, topic: &str, offset: i64) -> i32 {
+        let request =
+            v2::UpdateOffsetRequest { group: Some(resource(group)), message_queue: Some(queue(topic, 0)), offset };
+        let reply = self.messaging.update_offset(self.options(Duration::from_secs(5)), request).await;
+        reply.expect("an answer").body.status.expect("a status").code
+    }
+
+    /// Code and offset.
+    pub async fn get_offset(&self, group: &str, topic: &str) -> (i32, i64) {
+        let request = v2::GetOffsetRequest { group: Some(resource(group)), message_queue: Some(queue(topic, 0)) };
+        let reply = self.messaging.get_offset(self.options(Duration::from_secs(5)), request).await;
+        let body = reply.expect("an answer").body;
+        (body.status.expect("a status").code, body.offset)
+    }
+
+    /// The offset at a time in ms, or without one the end.
+    pub async fn query_offset(&self, topic: &str, policy: v2::QueryOffsetPolicy, at_ms: Option<u64>) -> (i32, i64) {
+        let timestamp = at_ms.map(|ms| prost_types::Timestamp {
+            seconds: i64::try_from(ms / 1000).expect("a time"),
+            nanos: i32::try_from(ms % 1000).expect("below a thousand") * 1_000_000,
+        });
+        let request = v2::QueryOffsetRequest {
+            message_queue: Some(queue(topic, 0)),
+            query_offset_policy: policy.into(),
+            timestamp,
+        };
+        let reply = self.messaging.query_offset(self.options(Duration::from_secs(5)), request).await;
+        let body = reply.expect("an answer").body;
+        (body.status.expect("a status").code, body.offset)
+    }
+
+    /// Makes a group as described.
+    pub async fn create_group_of(&self, group: admin::Group) {
+        let request = admin::CreateGroupRequest { group: Some(group) };
+        let reply = self.admin.create_group(self.options(Duration::from_secs(10)), request).await.expect("an answer");
+        assert_eq!(reply.status.expect("a status").code, 20000);
+    }
+}
+
+/// What a pull brought.
+#[derive(Debug, Default)]
+pub struct Pulled {
+    pub code: i32,
+    pub messages: Vec<v2::Message>,
+    pub next: Option<i64>,
+}
+
+impl Pulled {
+    pub fn ids(&self) -> Vec<String> {
+        self.messages.iter().map(|message| id_of(message).to_owned()).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! One server process started by this one: its ready line, its log, its signals, its end.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -118,12 +119,14 @@ impl ChildServer {
         name: &str,
         program: &Path,
         arguments: &[String],
+        environment: &[(String, OsString)],
         log: &Path,
     ) -> Result<ChildServer, ChildServerError> {
         let spawn_error = |source| ChildServerError::Spawn { name: name.to_owned(), source };
         let stderr = std::fs::OpenOptions::new().create(true).append(true).open(log).map_err(spawn_error)?;
         let mut child = Command::new(program)
             .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(stderr)
@@ -144,11 +147,12 @@ impl ChildServer {
         name: &str,
         program: &Path,
         arguments: &[String],
+        environment: &[(String, OsString)],
         log: &Path,
         timeout: Duration,
         runtime: &Runtime,
     ) -> Result<ChildServer, ChildServerError> {
-        let mut child = ChildServer::spawn(name, program, arguments, log)?;
+        let mut child = ChildServer::spawn(name, program, arguments, environment, log)?;
         child.await_ready(timeout, runtime).await?;
         Ok(child)
     }
@@ -242,7 +246,7 @@ mod tests {
     async fn shell(name: &str, script: &str, dir: &Path) -> Result<ChildServer, ChildServerError> {
         let arguments = ["-c".to_owned(), script.to_owned()];
         let (program, log, timeout) = (Path::new("/bin/sh"), dir.join("log"), Duration::from_secs(10));
-        ChildServer::start(name, program, &arguments, &log, timeout, &Runtime::tokio()).await
+        ChildServer::start(name, program, &arguments, &[], &log, timeout, &Runtime::tokio()).await
     }
 
     /// Says that it is ready, then counts into a file.

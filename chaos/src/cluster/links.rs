@@ -43,7 +43,19 @@ pub enum Traffic {
     Held,
     /// Each arrives so much later.
     Delayed(Duration),
+    /// So many of a hundred pieces get lost on the way and come when they are sent again, [`RESENT_AFTER`] later; what
+    /// follows waits for them, as with TCP.
+    Lossy(u8),
+    /// One piece in [`CORRUPT_ONE_IN`] arrives with one bit changed, and the connection ends there: what a broken device
+    /// does that the checksums of the network did not notice.
+    Corrupting,
 }
+
+/// See [`Traffic::Corrupting`].
+const CORRUPT_ONE_IN: u64 = 20;
+
+/// How long TCP waits before it sends again, at the least (Linux: `TCP_RTO_MIN`).
+pub const RESENT_AFTER: Duration = Duration::from_millis(200);
 
 /// What becomes of the connections that one replica opens to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +72,8 @@ pub enum Door {
 pub struct Links {
     links: BTreeMap<(u64, u64), Link>,
     paths: BTreeMap<(u64, u64), Arc<Switch<Traffic>>>,
+    /// Replicas without a process, by the harness's word.
+    gone: BTreeMap<u64, Arc<Switch<bool>>>,
     disturbed: Arc<AtomicU64>,
 }
 
@@ -74,6 +88,7 @@ struct Link {
 struct Wire {
     target: SocketAddr,
     door: Arc<Switch<Door>>,
+    gone: Arc<Switch<bool>>,
     there: Arc<Switch<Traffic>>,
     back: Arc<Switch<Traffic>>,
     disturbed: Arc<AtomicU64>,
@@ -91,6 +106,8 @@ impl Links {
         let paths: BTreeMap<(u64, u64), Arc<Switch<Traffic>>> =
             pairs().map(|(from, (to, _))| ((from, to), Arc::new(Switch::new(Traffic::Flows)))).collect();
         let disturbed = Arc::new(AtomicU64::new(0));
+        let gone: BTreeMap<u64, Arc<Switch<bool>>> =
+            peers.iter().map(|(node, _)| (*node, Arc::new(Switch::new(false)))).collect();
         let mut links = BTreeMap::new();
         for (from, (to, target)) in pairs() {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -99,15 +116,16 @@ impl Links {
             let wire = Wire {
                 target,
                 door: door.clone(),
+                gone: gone[&to].clone(),
                 there: paths[&(from, to)].clone(),
                 back: paths[&(to, from)].clone(),
                 disturbed: disturbed.clone(),
                 runtime: runtime.clone(),
             };
-            let task = runtime.spawn("link", serve(listener, wire));
+            let task = runtime.spawn("link", serve(address, listener, wire));
             links.insert((from, to), Link { address, door, _task: task });
         }
-        Ok(Links { links, paths, disturbed })
+        Ok(Links { links, paths, gone, disturbed })
     }
 
     /// Where `from` finds `to`; none from a replica to itself.
@@ -126,6 +144,14 @@ impl Links {
     pub fn set_door(&self, from: u64, to: u64, door: Door) {
         if let Some(link) = self.links.get(&(from, to)) {
             link.door.set(door);
+        }
+    }
+
+    /// Tells whether a replica has no process: its kernel then refuses connections, and so do the links to it, as far as
+    /// the word of its kernel can pass.
+    pub fn set_gone(&self, node: u64, is_gone: bool) {
+        if let Some(gone) = self.gone.get(&node) {
+            gone.set(is_gone);
         }
     }
 
@@ -185,8 +211,10 @@ impl<T: Copy> Switch<T> {
     }
 }
 
-/// Accepts and carries connections until dropped.
-async fn serve(listener: TcpListener, wire: Wire) {
+/// Accepts and carries connections until dropped. While the far side has no process, nobody listens: connecting is
+/// refused at once. While packets do not pass, nobody can say so, and connecting is left in the air.
+async fn serve(address: SocketAddr, listener: TcpListener, wire: Wire) {
+    let mut listener = Some(listener);
     let mut connections = FuturesUnordered::new();
     loop {
         let one_ends = async {
@@ -194,17 +222,61 @@ async fn serve(listener: TcpListener, wire: Wire) {
                 pending::<()>().await;
             }
         };
-        match select(listener.accept(), one_ends).await {
-            Either::Left(Ok((stream, _))) if wire.door.get() == Door::Closed => {
+        let Some(open) = &listener else {
+            if let Either::Left(()) = select(wire.until_not_refusing(), one_ends).await {
+                match TcpListener::bind(address).await {
+                    Ok(bound) => listener = Some(bound),
+                    Err(error) => {
+                        tracing::warn!(%error, %address, "a link cannot listen again");
+                        wire.runtime.sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+            continue;
+        };
+        match select(select(open.accept(), wire.until_refusing()), one_ends).await {
+            Either::Left(Either::Left(Ok((stream, _)))) if wire.door.get() == Door::Closed => {
                 wire.disturbed.fetch_add(1, Ordering::Relaxed);
                 drop(stream);
             }
-            Either::Left(Ok((stream, _))) => connections.push(carry(stream, wire.clone())),
-            Either::Left(Err(error)) => {
+            Either::Left(Either::Left(Ok((stream, _)))) => connections.push(carry(stream, wire.clone())),
+            Either::Left(Either::Left(Err(error))) => {
                 tracing::warn!(%error, "a link could not accept a connection");
                 wire.runtime.sleep(ACCEPT_PAUSE).await;
             }
+            Either::Left(Either::Right(())) => listener = None,
             Either::Right(()) => {}
+        }
+    }
+}
+
+impl Wire {
+    fn is_refusing(&self) -> bool {
+        let passes = |path: &Switch<Traffic>| path.get() != Traffic::Held;
+        self.gone.get() && self.door.get() == Door::Open && passes(&self.there) && passes(&self.back)
+    }
+
+    async fn until_refusing(&self) {
+        self.until_any_change(|| self.is_refusing()).await;
+    }
+
+    async fn until_not_refusing(&self) {
+        self.until_any_change(|| !self.is_refusing()).await;
+    }
+
+    /// Looks again whenever one of the settings has changed.
+    async fn until_any_change(&self, is_met: impl Fn() -> bool) {
+        loop {
+            let (mut gone, mut door) = (pin!(self.gone.changed.notified()), pin!(self.door.changed.notified()));
+            let (mut there, mut back) = (pin!(self.there.changed.notified()), pin!(self.back.changed.notified()));
+            gone.as_mut().enable();
+            door.as_mut().enable();
+            there.as_mut().enable();
+            back.as_mut().enable();
+            if is_met() {
+                return;
+            }
+            select(select(gone, door), select(there, back)).await;
         }
     }
 }
@@ -245,6 +317,17 @@ async fn pump(mut source: OwnedReadHalf, mut target: OwnedWriteHalf, path: &Swit
             let delay = match path.get() {
                 Traffic::Flows | Traffic::Held => Duration::ZERO,
                 Traffic::Delayed(delay) => delay,
+                Traffic::Lossy(percent) if wire.runtime.random_below(100) < u64::from(percent) => RESENT_AFTER,
+                Traffic::Lossy(_) => Duration::ZERO,
+                Traffic::Corrupting if wire.runtime.random_below(CORRUPT_ONE_IN) > 0 => Duration::ZERO,
+                Traffic::Corrupting => {
+                    // Nothing after the damaged piece arrives.
+                    let bit = wire.runtime.random_below(count as u64 * 8);
+                    buffer[bit as usize / 8] ^= 1 << (bit % 8);
+                    wire.disturbed.fetch_add(1, Ordering::Relaxed);
+                    let _ = give.send((wire.runtime.now(), buffer[..count].to_vec())).await;
+                    return;
+                }
             };
             if give.send((wire.runtime.now() + delay, buffer[..count].to_vec())).await.is_err() {
                 return;
@@ -374,6 +457,68 @@ mod tests {
         links.heal();
         let mut third = TcpStream::connect(links.address(1, 2).unwrap()).await.unwrap();
         assert!(is_answered(&mut third, 1, LATE).await);
+    }
+
+    #[tokio::test]
+    async fn a_link_to_a_replica_without_a_process_refuses_as_its_kernel_would() {
+        let (links, mut stream, _echo) = linked().await;
+        assert!(is_answered(&mut stream, 1, LATE).await);
+        let address = links.address(1, 2).unwrap();
+        links.set_gone(2, true);
+        let refused = async {
+            while !matches!(TcpStream::connect(address).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+            {
+                Runtime::tokio().sleep(Duration::from_millis(5)).await;
+            }
+        };
+        Runtime::tokio().timeout(LATE, refused).await.unwrap();
+        // Where nothing passes, nobody can say that nobody listens.
+        links.set_traffic(1, 2, Traffic::Held);
+        let accepted = async {
+            while TcpStream::connect(address).await.is_err() {
+                Runtime::tokio().sleep(Duration::from_millis(5)).await;
+            }
+        };
+        Runtime::tokio().timeout(LATE, accepted).await.unwrap();
+        links.heal();
+        links.set_gone(2, false);
+        let again = async {
+            loop {
+                if let Ok(mut stream) = TcpStream::connect(address).await
+                    && is_answered(&mut stream, 7, SOON).await
+                {
+                    return;
+                }
+                Runtime::tokio().sleep(Duration::from_millis(5)).await;
+            }
+        };
+        Runtime::tokio().timeout(LATE, again).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_lost_comes_later_and_what_is_damaged_ends_the_connection() {
+        let (links, mut stream, _echo) = linked().await;
+        links.set_traffic(1, 2, Traffic::Lossy(100));
+        let begun = Runtime::tokio().now();
+        assert!(is_answered(&mut stream, 1, LATE).await);
+        assert!(Runtime::tokio().now() - begun >= RESENT_AFTER);
+        links.set_traffic(1, 2, Traffic::Corrupting);
+        let (mut damaged, mut sent) = (0, 0);
+        while damaged == 0 && sent < 10_000 {
+            let mut stream = TcpStream::connect(links.address(1, 2).unwrap()).await.unwrap();
+            sent += 1;
+            stream.write_u8(10).await.unwrap();
+            match Runtime::tokio().timeout(LATE, stream.read_u8()).await.unwrap() {
+                Ok(11) => {}
+                Ok(_) => {
+                    damaged += 1;
+                    assert!(stream.read_u8().await.is_err(), "nothing comes after a damaged piece");
+                }
+                Err(error) => panic!("an undamaged piece arrives: {error}"),
+            }
+        }
+        assert_eq!(damaged, 1);
+        assert!(links.disturbed() > 0);
     }
 
     #[tokio::test]

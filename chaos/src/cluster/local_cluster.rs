@@ -3,9 +3,11 @@
 //! The children hold the read end of a pipe that only this process holds open: when it ends, however
 //! it ends, they see the end of their stdin and stop. Dropping a [`LocalCluster`] kills them.
 
+use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use flotilla_runtime::{Runtime, Task};
@@ -15,7 +17,9 @@ use super::child_server::{ChildServer, ChildServerError};
 use super::free_ports::free_ports;
 use super::links::Links;
 use super::process_cpu;
+use super::shim::Shim;
 use super::signal::Signal;
+use super::volume::{Volume, VolumeError};
 
 /// How long a child may take to print its ready line.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -41,6 +45,15 @@ pub struct LocalClusterConfig {
     pub has_links: bool,
 }
 
+/// What replicas are given so that more of them can be hurt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rig {
+    /// The shim's library: writes, syncs and clocks can then be hurt, see [`Shim`].
+    pub shim: Option<PathBuf>,
+    /// A file system of so many bytes for each, see [`Volume`]; needs root.
+    pub volume_bytes: Option<u64>,
+}
+
 /// Why the cluster could not be started or a replica not be hurt or healed.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalClusterError {
@@ -50,6 +63,12 @@ pub enum LocalClusterError {
     /// A process did not do what it should.
     #[error(transparent)]
     Child(#[from] ChildServerError),
+    /// A replica's file system did not do what it should.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// A replica's page of orders cannot be made.
+    #[error("the shim's page of orders: {0}")]
+    Shim(#[source] io::Error),
 }
 
 /// One replica, running or killed.
@@ -57,7 +76,10 @@ struct Replica {
     node: u64,
     arguments: Vec<String>,
     client_address: SocketAddr,
+    data: PathBuf,
     log: PathBuf,
+    shim: Option<Shim>,
+    volume: Option<Volume>,
     process: Option<ChildServer>,
     is_paused: bool,
     /// CPU time of earlier lives of this replica, as last seen.
@@ -68,10 +90,12 @@ struct Replica {
 pub struct LocalCluster {
     program: PathBuf,
     runtime: Runtime,
-    namesrv: ChildServer,
+    namesrv: Option<ChildServer>,
+    namesrv_arguments: Vec<String>,
+    namesrv_log: PathBuf,
     namesrv_address: SocketAddr,
     replicas: Vec<Replica>,
-    links: Option<Links>,
+    links: Option<Arc<Links>>,
 }
 
 impl LocalCluster {
@@ -80,6 +104,18 @@ impl LocalCluster {
     /// # Errors
     /// [`LocalClusterError`] names the process that did not start and shows the end of its log.
     pub async fn start(config: LocalClusterConfig, runtime: Runtime) -> Result<LocalCluster, LocalClusterError> {
+        LocalCluster::start_rigged(config, &Rig::default(), runtime).await
+    }
+
+    /// As [`LocalCluster::start`], with replicas that can be hurt in more ways.
+    ///
+    /// # Errors
+    /// As there, and if the system refuses the rig.
+    pub async fn start_rigged(
+        config: LocalClusterConfig,
+        rig: &Rig,
+        runtime: Runtime,
+    ) -> Result<LocalCluster, LocalClusterError> {
         let count = config.replicas as usize;
         let ports = free_ports(1 + 2 * count, &runtime).map_err(LocalClusterError::NoPorts)?;
         let address = |at: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, ports[at]));
@@ -88,17 +124,13 @@ impl LocalCluster {
         let peer_addresses: Vec<(u64, SocketAddr)> =
             nodes.iter().enumerate().map(|(at, node)| (*node, address(1 + count + at))).collect();
         let links = match config.has_links {
-            true => Some(Links::open(&peer_addresses, &runtime).await.map_err(LocalClusterError::NoPorts)?),
+            true => Some(Arc::new(Links::open(&peer_addresses, &runtime).await.map_err(LocalClusterError::NoPorts)?)),
             false => None,
         };
 
         let mut namesrv_arguments = vec!["namesrv".to_owned(), "--listen".to_owned(), namesrv_address.to_string()];
         namesrv_arguments.extend(common_arguments(&config));
         let namesrv_log = config.dir.join("namesrv.log");
-        let namesrv =
-            ChildServer::start("namesrv", &config.program, &namesrv_arguments, &namesrv_log, READY_TIMEOUT, &runtime)
-                .await?;
-
         let mut replicas = Vec::with_capacity(count);
         for (at, node) in nodes.iter().copied().enumerate() {
             let mut arguments: Vec<String> =
@@ -121,17 +153,38 @@ impl LocalCluster {
                 arguments.extend(["--replica".to_owned(), format!("{member}={},{peer}", address(1 + other))]);
             }
             arguments.extend(common_arguments(&config));
+            let volume = match rig.volume_bytes {
+                Some(bytes) => {
+                    Some(Volume::create(config.dir.join(format!("broker-{node}.img")), data.clone(), bytes).await?)
+                }
+                None => None,
+            };
+            let page = config.dir.join(format!("broker-{node}.orders"));
+            let shim = rig.shim.as_ref().map(|library| Shim::create(library, &page, &data));
             replicas.push(Replica {
                 node,
                 arguments,
                 client_address: address(1 + at),
+                data,
                 log: config.dir.join(format!("broker-{node}.log")),
+                shim: shim.transpose().map_err(LocalClusterError::Shim)?,
+                volume,
                 process: None,
                 is_paused: false,
                 cpu_before: Duration::ZERO,
             });
         }
-        let mut cluster = LocalCluster { program: config.program, runtime, namesrv, namesrv_address, replicas, links };
+        let mut cluster = LocalCluster {
+            program: config.program,
+            runtime,
+            namesrv: None,
+            namesrv_arguments,
+            namesrv_log,
+            namesrv_address,
+            replicas,
+            links,
+        };
+        cluster.restart_namesrv().await?;
         cluster.restart_all(&nodes).await?;
         Ok(cluster)
     }
@@ -162,8 +215,87 @@ impl LocalCluster {
     }
 
     /// The network between the replicas, if the cluster was started with one to be hurt.
-    pub fn links(&self) -> Option<&Links> {
+    pub fn links(&self) -> Option<&Arc<Links>> {
         self.links.as_ref()
+    }
+
+    /// A replica's orders to its shim, if the cluster was started with one.
+    pub fn shim(&self, node: u64) -> Option<&Shim> {
+        self.replicas.iter().find(|replica| replica.node == node).and_then(|replica| replica.shim.as_ref())
+    }
+
+    /// A replica's own file system, if the cluster was started with such.
+    ///
+    /// # Errors
+    /// [`VolumeError::None`] if it was not.
+    pub fn volume(&mut self, node: u64) -> Result<&mut Volume, VolumeError> {
+        self.replica(node).volume.as_mut().ok_or(VolumeError::None)
+    }
+
+    /// The folder in which a replica keeps everything.
+    pub fn data(&self, node: u64) -> &Path {
+        let mut replicas = self.replicas.iter();
+        &replicas.find(|replica| replica.node == node).expect("only nodes of this cluster are asked for").data
+    }
+
+    /// How often the shims have obeyed an order until now, over all replicas.
+    pub fn shims_obeyed(&self) -> u64 {
+        self.replicas.iter().filter_map(|replica| replica.shim.as_ref()).map(Shim::obeyed).sum()
+    }
+
+    /// SIGKILL to the namesrv.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub async fn kill_namesrv(&mut self) -> Result<(), LocalClusterError> {
+        if let Some(namesrv) = self.namesrv.take() {
+            namesrv.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the namesrv, which remembers nothing; one that runs goes on as it is.
+    ///
+    /// # Errors
+    /// If it does not get ready.
+    pub async fn restart_namesrv(&mut self) -> Result<(), LocalClusterError> {
+        if self.namesrv.is_none() {
+            let (arguments, log, runtime) = (&self.namesrv_arguments, &self.namesrv_log, &self.runtime);
+            let start = ChildServer::start("namesrv", &self.program, arguments, &[], log, READY_TIMEOUT, runtime);
+            self.namesrv = Some(start.await?);
+        }
+        Ok(())
+    }
+
+    /// Makes a replica's machine whole, dead or alive: no orders stand, its disk has room, writes, and does not wait. A
+    /// replica whose file system must be mounted anew is killed. Does not start it.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub async fn mend(&mut self, node: u64) -> Result<(), LocalClusterError> {
+        if let Some(shim) = self.shim(node) {
+            shim.clear().map_err(LocalClusterError::Shim)?;
+        }
+        let Some(volume) = &mut self.replica(node).volume else { return Ok(()) };
+        // A frozen one cannot be unmounted, and its process cannot end.
+        volume.thaw().await?;
+        if volume.is_whole() {
+            return Ok(());
+        }
+        if volume.needs_renewal() {
+            self.kill(node).await?;
+        }
+        let volume = self.volume(node)?;
+        volume.renew().await?;
+        Ok(volume.free()?)
+    }
+
+    /// Tells the links which replicas have no process: nobody can connect to these.
+    fn tell_links(&self) {
+        let Some(links) = &self.links else { return };
+        for replica in &self.replicas {
+            links.set_gone(replica.node, replica.process.is_none());
+        }
     }
 
     /// SIGKILL, and waits until the process is gone.
@@ -189,7 +321,9 @@ impl LocalCluster {
             }
         }
         // The first poll of each sends its signal: nobody is waited for before all have theirs.
-        join_all(ending).await.into_iter().collect::<Result<Vec<()>, _>>()?;
+        let ended = join_all(ending).await;
+        self.tell_links();
+        ended.into_iter().collect::<Result<Vec<()>, _>>()?;
         Ok(())
     }
 
@@ -213,8 +347,12 @@ impl LocalCluster {
             }
             let (program, runtime) = (self.program.clone(), self.runtime.clone());
             let (name, arguments, log) = (replica.name(), replica.arguments.clone(), replica.log.clone());
+            let environment = replica.environment();
+            if let Some(links) = &self.links {
+                links.set_gone(replica.node, false);
+            }
             let start = self.runtime.spawn("start-replica", async move {
-                ChildServer::start(&name, &program, &arguments, &log, READY_TIMEOUT, &runtime).await
+                ChildServer::start(&name, &program, &arguments, &environment, &log, READY_TIMEOUT, &runtime).await
             });
             starting.push((replica.node, start));
         }
@@ -225,6 +363,7 @@ impl LocalCluster {
                 Err(error) => failure = Some(error),
             }
         }
+        self.tell_links();
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -235,7 +374,10 @@ impl LocalCluster {
     pub async fn restart_for(&mut self, node: u64, life: Duration) -> Result<(), LocalClusterError> {
         let (program, runtime) = (self.program.clone(), self.runtime.clone());
         let replica = self.replica(node);
-        replica.process = Some(ChildServer::spawn(&replica.name(), &program, &replica.arguments, &replica.log)?);
+        let (name, environment) = (replica.name(), replica.environment());
+        let child = ChildServer::spawn(&name, &program, &replica.arguments, &environment, &replica.log)?;
+        replica.process = Some(child);
+        self.tell_links();
         runtime.sleep(life).await;
         let lives = self.replica(node).process.as_mut().map_or(Ok(()), ChildServer::check_alive);
         self.kill(node).await?;
@@ -277,7 +419,9 @@ impl LocalCluster {
         let replica = self.replica(node);
         let Some(process) = replica.process.take() else { return Ok(true) };
         replica.cpu_before += process_cpu::cpu_time(process.pid()).unwrap_or_default();
-        Ok(process.stop(timeout, &runtime).await?)
+        let stopped = process.stop(timeout, &runtime).await;
+        self.tell_links();
+        Ok(stopped?)
     }
 
     /// An error if a process that should live has ended.
@@ -285,7 +429,9 @@ impl LocalCluster {
     /// # Errors
     /// The first such process.
     pub fn check_alive(&mut self) -> Result<(), LocalClusterError> {
-        self.namesrv.check_alive()?;
+        if let Some(namesrv) = &mut self.namesrv {
+            namesrv.check_alive()?;
+        }
         for replica in &mut self.replicas {
             if let Some(process) = &mut replica.process {
                 process.check_alive()?;
@@ -306,12 +452,18 @@ impl LocalCluster {
                 fallen.push((replica.node, error));
             }
         }
+        if !fallen.is_empty() {
+            self.tell_links();
+        }
         fallen
     }
 
     /// CPU time that all servers have used so far; `None` where the system does not tell.
     pub fn cpu_time(&self) -> Option<Duration> {
-        let mut total = process_cpu::cpu_time(self.namesrv.pid())?;
+        let mut total = match &self.namesrv {
+            Some(namesrv) => process_cpu::cpu_time(namesrv.pid())?,
+            None => Duration::ZERO,
+        };
         for replica in &self.replicas {
             total += replica.cpu_before;
             if let Some(process) = &replica.process {
@@ -325,9 +477,17 @@ impl LocalCluster {
     ///
     /// # Errors
     /// If the system refuses.
-    pub async fn end(self) -> Result<(), LocalClusterError> {
-        let processes = self.replicas.into_iter().filter_map(|replica| replica.process).chain([self.namesrv]);
-        try_join_all(processes.map(ChildServer::kill)).await?;
+    pub async fn end(mut self) -> Result<(), LocalClusterError> {
+        // A process that waits for a frozen disk does not end.
+        for volume in self.replicas.iter_mut().filter_map(|replica| replica.volume.as_mut()) {
+            volume.thaw().await?;
+        }
+        let brokers = self.replicas.iter_mut().filter_map(|replica| replica.process.take());
+        let processes: Vec<ChildServer> = brokers.chain(self.namesrv.take()).collect();
+        try_join_all(processes.into_iter().map(ChildServer::kill)).await?;
+        for volume in self.replicas.iter_mut().filter_map(|replica| replica.volume.as_mut()) {
+            volume.detach().await;
+        }
         Ok(())
     }
 
@@ -339,6 +499,10 @@ impl LocalCluster {
 impl Replica {
     fn name(&self) -> String {
         format!("broker {}", self.node)
+    }
+
+    fn environment(&self) -> Vec<(String, OsString)> {
+        self.shim.as_ref().map(Shim::environment).unwrap_or_default()
     }
 }
 

@@ -5,14 +5,17 @@ mod cluster_dir;
 mod free_ports;
 pub mod links;
 mod local_cluster;
+pub mod power;
 pub mod process_cpu;
+pub mod shim;
 mod signal;
 mod view;
+pub mod volume;
 
 pub use child_server::{ChildServerError, READY_PREFIX};
 pub use cluster_dir::ClusterDir;
 pub use free_ports::free_ports;
 pub use links::Links;
-pub use local_cluster::{LocalCluster, LocalClusterConfig, LocalClusterError};
+pub use local_cluster::{LocalCluster, LocalClusterConfig, LocalClusterError, Rig};
 pub use signal::Signal;
 pub use view::{ClusterView, ClusterViewError, Leader, index_text, role_text};

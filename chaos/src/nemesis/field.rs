@@ -1,16 +1,26 @@
-//! What a nemesis works on: the processes, the network between them, and the operator's calls.
+//! What a nemesis works on: the processes, the network between them, their disks, and the operator's calls.
 
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use flotilla_client::{AdminClient, AdminError};
-use flotilla_runtime::Runtime;
+use flotilla_client::{AdminClient, AdminError, Client};
+use flotilla_runtime::{Runtime, Task};
 
+use crate::cluster::shim::Shim;
+use crate::cluster::volume::VolumeError;
 use crate::cluster::{ClusterView, ClusterViewError, Links, LocalCluster, LocalClusterError};
 
 /// How long a group that is not hurt may be without a leader.
 pub(crate) const LEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a fault waits for a leader to strike while others hold.
+const LEADER_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a restarted replica may take to have what is committed.
 pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What goes on by itself while a fault holds; dropping it ends it.
+pub type Background = Task<()>;
 
 /// The cluster as a nemesis sees it.
 pub struct Field {
@@ -18,10 +28,42 @@ pub struct Field {
     pub cluster: LocalCluster,
     /// What each replica says of itself.
     pub view: ClusterView,
+    /// A client of its own, for faults that are done by clients.
+    pub client: Client,
     /// The operator's calls.
     pub admin: AdminClient,
     /// Time.
     pub runtime: Runtime,
+    /// What was seen and is no wrong: told with the fault.
+    pub notes: Vec<String>,
+    /// Work of faults that hold, by the fault's name.
+    pub background: BTreeMap<&'static str, Background>,
+    /// Bytes as they were before a fault changed them.
+    pub saved: Vec<SavedBytes>,
+}
+
+/// An error that shows the end of a log: what happened, and the last word.
+pub(super) fn short(error: &str) -> String {
+    let mut lines = error.lines();
+    match (lines.next(), lines.next_back()) {
+        (Some(first), Some(last)) => format!("{}: {last}", first.split("; the end of its log").next().unwrap_or(first)),
+        _ => error.to_owned(),
+    }
+}
+
+/// Bytes of a file as they were before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedBytes {
+    /// Whose.
+    pub node: u64,
+    /// In which file.
+    pub path: PathBuf,
+    /// Where in it.
+    pub at: u64,
+    /// What stood there.
+    pub before: Vec<u8>,
+    /// What stands there now.
+    pub after: Vec<u8>,
 }
 
 /// Why a fault could not be done or undone.
@@ -36,15 +78,49 @@ pub enum FieldError {
     /// The cluster refused an operator's call.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// A replica's file system did not do what it should.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
     /// The cluster was started without links.
     #[error("the replicas reach each other directly: there are no links to hurt")]
     NoLinks,
+    /// The cluster was started without the shim.
+    #[error("the replicas run without the shim: build it with `cargo build --release -p flotilla-io-shim`")]
+    NoShim,
+    /// A replica has nothing that could be hurt so.
+    #[error("there is nothing to strike: {0}")]
+    Nothing(String),
+    /// A file could not be read or changed.
+    #[error("{path}: {source}", path = .path.display())]
+    Io {
+        /// Which one.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl FieldError {
+    /// Whether the fault found nothing to strike, or was refused: no promise is broken by that.
+    pub(crate) fn is_harmless(&self) -> bool {
+        matches!(self, FieldError::Admin(_) | FieldError::Nothing(_))
+    }
 }
 
 impl Field {
+    /// Around a running cluster.
+    pub fn new(cluster: LocalCluster, view: ClusterView, client: Client, runtime: Runtime) -> Field {
+        let admin = client.admin();
+        let (notes, background, saved) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Field { cluster, view, client, admin, runtime, notes, background, saved }
+    }
+
     /// Who leads now.
     pub(super) async fn leader(&self) -> Result<u64, FieldError> {
-        Ok(self.view.await_leader(0, LEADER_TIMEOUT).await?.node)
+        match self.view.await_leader(0, LEADER_PATIENCE).await {
+            Ok(leader) => Ok(leader.node),
+            Err(error) => Err(FieldError::Nothing(error.to_string())),
+        }
     }
 
     /// A replica that does not lead now.
@@ -60,7 +136,63 @@ impl Field {
     }
 
     pub(super) fn links(&self) -> Result<&Links, FieldError> {
-        self.cluster.links().ok_or(FieldError::NoLinks)
+        self.cluster.links().map(|links| &**links).ok_or(FieldError::NoLinks)
+    }
+
+    /// The orders to a replica's shim.
+    pub(super) fn shim(&self, node: u64) -> Result<&Shim, FieldError> {
+        self.cluster.shim(node).ok_or(FieldError::NoShim)
+    }
+
+    /// Gives the same orders to each of the replicas' shims.
+    pub(super) fn order(&self, nodes: &[u64], give: impl Fn(&Shim) -> io::Result<()>) -> Result<(), FieldError> {
+        for node in nodes {
+            give(self.shim(*node)?).map_err(|source| FieldError::Cluster(LocalClusterError::Shim(source)))?;
+        }
+        Ok(())
+    }
+
+    /// Replicas that have ended by themselves although a fault of their disks allows it: noted, and dead from now on.
+    /// Others that have ended are answered.
+    pub(crate) fn take_fallen(&mut self, excused: &[u64]) -> Vec<(u64, String)> {
+        let fallen = self.cluster.take_fallen();
+        let (allowed, wrong): (Vec<_>, Vec<_>) = fallen.into_iter().partition(|(node, _)| excused.contains(node));
+        self.notes.extend(allowed.into_iter().map(|(_, error)| short(&error.to_string())));
+        wrong.into_iter().map(|(node, error)| (node, error.to_string())).collect()
+    }
+
+    /// Makes these replicas' machines whole and starts those that are dead.
+    pub(super) async fn mend(&mut self, nodes: &[u64]) -> Result<(), FieldError> {
+        let wrong = self.take_fallen(nodes);
+        for (_, error) in wrong {
+            self.notes.push(format!("and {error}"));
+        }
+        for node in nodes {
+            self.cluster.mend(*node).await?;
+        }
+        Ok(self.cluster.restart_all(nodes).await?)
+    }
+
+    /// Puts bytes back that a fault has changed and nobody else since. A replica that runs goes on.
+    pub(super) fn put_back(&mut self, nodes: &[u64]) -> Result<(), FieldError> {
+        use std::os::unix::fs::FileExt;
+        let (ours, others) = std::mem::take(&mut self.saved).into_iter().partition(|saved| nodes.contains(&saved.node));
+        self.saved = others;
+        let ours: Vec<SavedBytes> = ours;
+        for SavedBytes { path, at, before, after, .. } in ours {
+            let error = |source| FieldError::Io { path: path.clone(), source };
+            let file = match std::fs::File::options().read(true).write(true).open(&path) {
+                Ok(file) => file,
+                // The replica has thrown the file away.
+                Err(gone) if gone.kind() == io::ErrorKind::NotFound => continue,
+                Err(other) => return Err(error(other)),
+            };
+            let mut now = vec![0; after.len()];
+            if file.read_exact_at(&mut now, at).is_ok() && now == after {
+                file.write_all_at(&before, at).and_then(|()| file.sync_data()).map_err(error)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes everything whole, whatever was done: what flows, flows; what stands, goes on; what is dead, lives.
@@ -68,12 +200,19 @@ impl Field {
     /// # Errors
     /// If a replica does not start; the rest is healed nevertheless.
     pub async fn heal_all(&mut self) -> Result<(), FieldError> {
+        self.background.clear();
         if let Some(links) = self.cluster.links() {
             links.heal();
         }
         for node in self.cluster.paused_nodes() {
             self.cluster.resume(node)?;
         }
+        let nodes = self.cluster.nodes();
+        self.put_back(&nodes)?;
+        for node in &nodes {
+            self.cluster.mend(*node).await?;
+        }
+        self.cluster.restart_namesrv().await?;
         let dead = self.cluster.dead_nodes();
         Ok(self.cluster.restart_all(&dead).await?)
     }

@@ -34,8 +34,8 @@ async fn field(dir: &Path) -> Field {
     };
     let cluster = LocalCluster::start(config, runtime.clone()).await.unwrap();
     let view = ClusterView::new(&cluster.client_addresses(), &TonicConnector::new(runtime.clone()), &runtime);
-    let admin = Client::tonic(ClientConfig::of_namesrv([cluster.namesrv_address()])).unwrap().admin();
-    Field { cluster, view, admin, runtime }
+    let client = Client::tonic(ClientConfig::of_namesrv([cluster.namesrv_address()])).unwrap();
+    Field::new(cluster, view, client, runtime)
 }
 
 fn is_whole(field: &mut Field) -> bool {
@@ -52,7 +52,7 @@ async fn faults_on_processes_strike_and_heal() {
     assert!(is_whole(&mut field));
     let all = Victim::All;
 
-    let kill = Fault::Kill(Kill { victim: all });
+    let kill = Fault::Kill(Kill { victim: all.clone() });
     assert_eq!(kill.hurt(&mut field).await.unwrap(), [1, 2, 3]);
     assert_eq!(field.cluster.dead_nodes(), [1, 2, 3]);
     kill.heal(&mut field, &[1, 2, 3]).await.unwrap();
@@ -105,6 +105,85 @@ async fn faults_on_the_network_heal_what_they_hurt() {
     field.cluster.links().unwrap().set_traffic(2, 1, delayed);
     Fault::SlowLink(SlowLink { delay_ms: 9, pick: Some(0) }).heal(&mut field, &[1, 2]).await.unwrap();
     assert!(is_whole(&mut field));
+    field.cluster.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn faults_on_groups_of_processes_and_the_namesrv_heal() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut field = field(dir.path()).await;
+    let majority = || Victim::These { nodes: vec![1, 3] };
+    for fault in [
+        Fault::Kill(Kill { victim: majority() }),
+        Fault::Pause(Pause { victim: majority() }),
+        Fault::HardStop(HardStop { victim: majority() }),
+    ] {
+        assert_eq!(fault.hurt(&mut field).await.unwrap(), [1, 3]);
+        assert!(!field.cluster.dead_nodes().is_empty() || !field.cluster.paused_nodes().is_empty(), "{fault:?}");
+        fault.heal(&mut field, &[1, 3]).await.unwrap();
+        assert!(is_whole(&mut field), "{fault:?}");
+    }
+    let loss = Fault::NamesrvLoss(NamesrvLoss {});
+    loss.hurt(&mut field).await.unwrap();
+    loss.heal(&mut field, &[]).await.unwrap();
+    assert!(is_whole(&mut field));
+
+    let bridge = Fault::Bridge(Bridge { order: vec![2, 1, 3], style: Style::Reset });
+    bridge.hurt(&mut field).await.unwrap();
+    assert!(!is_whole(&mut field));
+    bridge.heal(&mut field, &[]).await.unwrap();
+    assert!(is_whole(&mut field));
+    field.cluster.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn faults_on_files_are_undone_byte_for_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut field = field(dir.path()).await;
+    let log = field.cluster.data(2).join("log");
+    std::fs::create_dir_all(&log).unwrap();
+    std::fs::create_dir_all(field.cluster.data(2).join("store")).unwrap();
+    let write = |name: &str, text: &str| {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.resize(9_000, 0);
+        std::fs::write(log.join(name), bytes).unwrap();
+    };
+    write("1.seg", "a sealed file");
+    write("2.seg", "the active file");
+    let read = |name: &str| std::fs::read(log.join(name)).unwrap();
+    let (sealed, active) = (read("1.seg"), read("2.seg"));
+    let two = || Victim::These { nodes: vec![2] };
+    for (part, is_down) in [(FilePart::Sealed, false), (FilePart::Active, true)] {
+        let flip = Fault::FlipBits(FlipBits { victim: two(), part, at_permille: 500, is_down });
+        flip.hurt(&mut field).await.unwrap();
+        assert!(read("1.seg") != sealed || read("2.seg") != active, "{part:?}");
+        flip.heal(&mut field, &[2]).await.unwrap();
+        assert_eq!((read("1.seg"), read("2.seg")), (sealed.clone(), active.clone()), "{part:?}");
+        assert!(is_whole(&mut field));
+    }
+    let none =
+        FlipBits { victim: Victim::These { nodes: vec![1] }, part: FilePart::Sealed, at_permille: 1, is_down: false };
+    std::fs::create_dir_all(field.cluster.data(1).join("log")).unwrap();
+    assert!(matches!(Fault::FlipBits(none).hurt(&mut field).await, Err(FieldError::Nothing(_))));
+
+    // A replica that has written since keeps what it wrote.
+    let flip = FlipBits { victim: two(), part: FilePart::Active, at_permille: 0, is_down: false };
+    Fault::FlipBits(flip).hurt(&mut field).await.unwrap();
+    write("2.seg", "something new");
+    field.heal_all().await.unwrap();
+    assert!(read("2.seg").starts_with(b"something new"));
+    field.cluster.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_cluster_was_not_given_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut field = field(dir.path()).await;
+    let two = || Victim::These { nodes: vec![2] };
+    let refused = Fault::PowerLoss(PowerLoss { victim: two(), survivors: 0 }).hurt(&mut field).await.unwrap_err();
+    assert!(refused.to_string().contains("root"), "{refused}");
+    let refused = Fault::SyncError(SyncError { victim: two(), pass: 0 }).hurt(&mut field).await.unwrap_err();
+    assert!(refused.to_string().contains("flotilla-io-shim"), "{refused}");
     field.cluster.end().await.unwrap();
 }
 

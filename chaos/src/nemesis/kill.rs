@@ -8,6 +8,12 @@ pub(super) const LEADER: About =
     About { what: "SIGKILL to the leader", heals: "it is started again on its data after the hold" };
 pub(super) const FOLLOWER: About =
     About { what: "SIGKILL to one follower", heals: "it is started again on its data after the hold" };
+pub(super) const MINORITY: About =
+    About { what: "SIGKILL to as many as the group can do without", heals: "they are started again after the hold" };
+pub(super) const MAJORITY: About = About {
+    what: "SIGKILL to more than the group can do without: nobody may be acknowledged",
+    heals: "they are started again after the hold",
+};
 pub(super) const ALL: About =
     About { what: "SIGKILL to all replicas at once", heals: "all are started again at once after the hold" };
 

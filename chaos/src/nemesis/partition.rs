@@ -11,6 +11,10 @@ pub(super) const LEADER: About = About {
     what: "the leader and the rest do not hear each other; clients still reach the leader, which must not acknowledge",
     heals: "the links pass again; held bytes then arrive, closed connections are opened anew",
 };
+pub(super) const FOLLOWER: About = About {
+    what: "one follower and the rest do not hear each other: it must not disturb them when it comes back",
+    heals: "the links pass again; held bytes then arrive, closed connections are opened anew",
+};
 pub(super) const HALVES: About = About {
     what: "a random minority and the rest do not hear each other",
     heals: "the links pass again; held bytes then arrive, closed connections are opened anew",
@@ -30,6 +34,19 @@ impl Style {
     pub(super) fn draw(rng: &mut Rng) -> Style {
         if rng.coin() { Style::Silent } else { Style::Reset }
     }
+
+    /// Cuts two replicas from each other, or lets them hear each other again.
+    pub(super) fn apply(self, links: &Links, one: u64, other: u64, is_hurt: bool) {
+        let (traffic, door) = match (is_hurt, self) {
+            (false, _) => (Traffic::Flows, Door::Open),
+            (true, Style::Silent) => (Traffic::Held, Door::Open),
+            (true, Style::Reset) => (Traffic::Flows, Door::Closed),
+        };
+        for (from, to) in [(one, other), (other, one)] {
+            links.set_traffic(from, to, traffic);
+            links.set_door(from, to, door);
+        }
+    }
 }
 
 /// Where the border runs.
@@ -38,6 +55,11 @@ impl Style {
 pub enum Border {
     /// Between whoever leads then and the rest.
     Leader,
+    /// Between one of those that follow then and the rest.
+    Follower {
+        /// Which one: counted from 0 by number, round and round.
+        pick: u64,
+    },
     /// Around these.
     Halves {
         /// Fewer than half of the replicas.
@@ -60,6 +82,10 @@ impl Partition {
         Partition { border: Border::Leader, style: Style::draw(rng) }
     }
 
+    pub(super) fn around_follower(rng: &mut Rng, replicas: u64) -> Partition {
+        Partition { border: Border::Follower { pick: rng.below(replicas) }, style: Style::draw(rng) }
+    }
+
     pub(super) fn halves(rng: &mut Rng, replicas: u64) -> Partition {
         let all: Vec<u64> = (1..=replicas).collect();
         let mut minority = rng.shuffled(&all);
@@ -69,16 +95,8 @@ impl Partition {
     }
 
     fn apply(&self, links: &Links, part: &[u64], rest: &[u64], is_hurt: bool) {
-        let (traffic, door) = match (is_hurt, self.style) {
-            (false, _) => (Traffic::Flows, Door::Open),
-            (true, Style::Silent) => (Traffic::Held, Door::Open),
-            (true, Style::Reset) => (Traffic::Flows, Door::Closed),
-        };
         for (one, other) in part.iter().flat_map(|one| rest.iter().map(move |other| (*one, *other))) {
-            for (from, to) in [(one, other), (other, one)] {
-                links.set_traffic(from, to, traffic);
-                links.set_door(from, to, door);
-            }
+            self.style.apply(links, one, other, is_hurt);
         }
     }
 }
@@ -87,6 +105,7 @@ impl Nemesis for Partition {
     async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
         let part = match &self.border {
             Border::Leader => vec![field.leader().await?],
+            Border::Follower { pick } => vec![field.follower(*pick).await?],
             Border::Halves { minority } => minority.clone(),
         };
         self.apply(field.links()?, &part, &rest_of(field, &part), true);

@@ -8,6 +8,10 @@ pub(super) const LEADER: About = About {
     what: "SIGSTOP to the leader: it stands still with its connections open, and wakes believing that it leads",
     heals: "SIGCONT after the hold",
 };
+pub(super) const MAJORITY: About = About {
+    what: "SIGSTOP to more than the group can do without: nobody may be acknowledged",
+    heals: "SIGCONT after the hold",
+};
 pub(super) const FOLLOWER: About = About { what: "SIGSTOP to one follower", heals: "SIGCONT after the hold" };
 
 /// SIGSTOP.

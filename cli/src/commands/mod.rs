@@ -5,6 +5,7 @@ pub mod bench;
 pub mod broker;
 pub mod demo;
 pub mod dev;
+pub mod log;
 pub mod namesrv;
 pub mod receive;
 pub mod send;

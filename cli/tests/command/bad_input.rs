@@ -124,3 +124,13 @@ fn a_data_folder_of_another_cluster_or_node_is_refused() {
     // Nothing was changed by those who were refused.
     assert_eq!(Server::start(&broker(&["--cluster", "red"])).terminate(), 0);
 }
+
+#[test]
+fn where_stderr_cannot_be_written_the_exit_code_still_says_what_happened() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_flotilla"));
+    // Every event is logged, and none can be written.
+    command.args(["admin", "cluster", "status", "--namesrv", "127.0.0.1:1", "--log-level", "trace"]);
+    let ended = command.stdout(std::process::Stdio::null()).stderr(full).status().unwrap();
+    assert_eq!(ended.code(), Some(1));
+}

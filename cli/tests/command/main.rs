@@ -8,4 +8,5 @@ mod bad_input;
 mod cluster;
 mod demo;
 mod dev;
+mod log_tools;
 mod support;

@@ -35,6 +35,7 @@ pub mod no_phantom;
 pub mod nothing_taken_back;
 pub mod one_leader_per_term;
 pub mod one_payload_per_entry;
+pub mod order_per_message_group;
 pub mod order_per_queue;
 pub mod real_time_order;
 pub mod replicas_agree;

@@ -31,6 +31,9 @@ pub enum Property {
     OneLeaderPerTerm,
     /// See [`one_payload_per_entry`](crate::one_payload_per_entry).
     OnePayloadPerEntry,
+    /// See [`order_per_message_group`](crate::order_per_message_group). Not part of [`check`]: it must know which
+    /// deliveries are those of one consumer group.
+    OrderPerMessageGroup,
 }
 
 impl std::fmt::Display for Property {
@@ -46,6 +49,7 @@ impl std::fmt::Display for Property {
             Property::NothingTakenBack => "nothing taken back",
             Property::OneLeaderPerTerm => "one leader per term",
             Property::OnePayloadPerEntry => "one payload per entry",
+            Property::OrderPerMessageGroup => "order per message group",
         })
     }
 }

@@ -123,6 +123,15 @@ pub trait AdminCalls: Send + Sync + 'static {
         cluster_status ClusterStatusRequest ClusterStatusReply;
         debug DebugRequest DebugReply;
         transfer_leader TransferLeaderRequest TransferLeaderReply;
+        update_topic UpdateTopicRequest UpdateTopicReply;
+        update_group UpdateGroupRequest UpdateGroupReply;
+        reset_group ResetGroupRequest ResetGroupReply;
+        list_dead_letters ListDeadLettersRequest ListDeadLettersReply;
+        resend_dead_letters ResendDeadLettersRequest ResendDeadLettersReply;
+        list_transactions ListTransactionsRequest ListTransactionsReply;
+        resolve_transaction ResolveTransactionRequest ResolveTransactionReply;
+        find_messages FindMessagesRequest FindMessagesReply;
+        trace_message TraceMessageRequest TraceMessageReply;
     }
 }
 

@@ -43,5 +43,23 @@ pub trait Admin: Send + Sync + 'static {
         debug "Debug" DebugRequest DebugReply;
         /// Hands leadership to another replica.
         transfer_leader "TransferLeader" TransferLeaderRequest TransferLeaderReply;
+        /// Changes a topic that is in use.
+        update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
+        /// Changes a group that is in use.
+        update_group "UpdateGroup" UpdateGroupRequest UpdateGroupReply;
+        /// Moves a group to another place in a topic.
+        reset_group "ResetGroup" ResetGroupRequest ResetGroupReply;
+        /// What a group could not consume.
+        list_dead_letters "ListDeadLetters" ListDeadLettersRequest ListDeadLettersReply;
+        /// Delivers dead letters to their group again.
+        resend_dead_letters "ResendDeadLetters" ResendDeadLettersRequest ResendDeadLettersReply;
+        /// Half messages whose transaction is open.
+        list_transactions "ListTransactions" ListTransactionsRequest ListTransactionsReply;
+        /// Ends a transaction in its producer's place.
+        resolve_transaction "ResolveTransaction" ResolveTransactionRequest ResolveTransactionReply;
+        /// Looks for messages by place, time, key or id.
+        find_messages "FindMessages" FindMessagesRequest FindMessagesReply;
+        /// What became of a message in each group.
+        trace_message "TraceMessage" TraceMessageRequest TraceMessageReply;
     }
 }

@@ -1,7 +1,5 @@
 //! What the benches share: an engine in a temporary directory, and ratios of interleaved rounds.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,17 +32,6 @@ pub fn threads() -> tokio::runtime::Runtime {
 
 pub fn batch(payload_bytes: usize, count: usize) -> Vec<Bytes> {
     (0..count).map(|number| Bytes::from(vec![number as u8; payload_bytes])).collect()
-}
-
-/// A file of `len` bytes whose blocks are written.
-pub fn zeroed_file(path: &Path, len: u64) -> File {
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).expect("the file is new");
-    let zeroes = vec![0; 1 << 20];
-    for at in (0..len).step_by(1 << 20) {
-        file.write_all_at(&zeroes, at).expect("the disk has room");
-    }
-    file.sync_all().expect("the disk syncs");
-    file
 }
 
 /// Units a second.

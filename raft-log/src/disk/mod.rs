@@ -86,6 +86,12 @@ pub trait DiskFile: Send + Sync {
     fn forget_cached(&self, _offset: u64, _len: u64) {}
     /// Exactly `len` bytes from `offset`; [`io::ErrorKind::UnexpectedEof`] past the end, or where the file was shortened.
     fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes>;
+    /// As [`DiskFile::read_at`], for one who looks once and goes on: what was not in memory before should not stay there.
+    fn read_uncached(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        let bytes = self.read_at(offset, len)?;
+        self.forget_cached(offset, len as u64);
+        Ok(bytes)
+    }
     /// Makes everything written so far durable.
     fn sync_data(&self) -> io::Result<()>;
 }

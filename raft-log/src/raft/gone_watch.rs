@@ -24,6 +24,7 @@ use super::type_config::LogRaft;
 use super::wire::{PeerMessage, decode, encode};
 use crate::ids::EntryId;
 use crate::log_view::LogView;
+use crate::repair::LeadGuard;
 use crate::status_watch::StatusWatch;
 use crate::{LogConfig, LogStatus, NodeId, PeerCallKind, Probe, Role, Term, Transport};
 
@@ -76,6 +77,7 @@ struct Inner {
     view: LogView,
     transport: Arc<dyn Transport>,
     is_stopping: Arc<AtomicBool>,
+    guard: LeadGuard,
     heard: Mutex<Heard>,
     news: Notify,
 }
@@ -106,6 +108,7 @@ impl GoneWatch {
         view: LogView,
         transport: Arc<dyn Transport>,
         is_stopping: Arc<AtomicBool>,
+        guard: LeadGuard,
     ) -> (GoneWatch, Option<Task<()>>) {
         let inner = Arc::new(Inner {
             node: config.node,
@@ -117,6 +120,7 @@ impl GoneWatch {
             view,
             transport,
             is_stopping,
+            guard,
             heard: Mutex::default(),
             news: Notify::new(),
         });
@@ -250,7 +254,7 @@ impl Inner {
             self.runtime.sleep(Duration::from_millis(turn + again)).await;
             let now = self.status.now();
             let is_led = now.role == Role::Leader || now.leader.is_some_and(|leader| leader != gone.leader);
-            if is_led || self.is_stopping.load(Ordering::Acquire) {
+            if is_led || !self.guard.may_campaign() || self.is_stopping.load(Ordering::Acquire) {
                 return;
             }
             if now.term != term && now.role != Role::Candidate {

@@ -18,6 +18,7 @@ use crate::ids::EntryId;
 use crate::recovery::open_log;
 use crate::segment::{Record, RecordKind};
 use crate::testing::{CrashDisk, Ledger, StepRuntime};
+use crate::vitals::Vitals;
 use crate::{Disk, LogConfig, LogIndex, NodeId, StateMachine, Term};
 
 const LAST: EntryId = EntryId { term: Term(3), index: LogIndex(90) };
@@ -63,7 +64,8 @@ impl Replica {
         let (checkpoints, newest) =
             CheckpointStore::open(shared.clone(), config.dir.clone(), handle.clone(), view.clone())?;
         let ledger = Ledger::with_sides(shared.clone(), PathBuf::from("/log/sides"));
-        let (machine, _) = Machine::open(ledger.clone(), view, checkpoints, newest)?;
+        let vitals = Arc::new(Vitals::new(view.clone(), handle.clone()));
+        let (machine, _) = Machine::open(ledger.clone(), view, checkpoints, newest, vitals)?;
         let inbox = SnapshotInbox::new(shared, config.dir, handle);
         Ok(Replica { runtime, log: LogStore::new(files), machine, ledger, inbox })
     }
@@ -95,11 +97,8 @@ fn behind(seed: u64) -> CrashDisk {
     let mut config = LogConfig::new("/log", "cluster", "group", NodeId(1), [NodeId(1)]);
     config.segment_bytes = 64 * 1024;
     let mut files = open_log(&config, Arc::new(disk.clone()), &runtime.handle(), Failure::default()).unwrap();
-    let records = (0..5).map(|index| Record {
-        id: EntryId::new(1, index),
-        kind: RecordKind::Normal,
-        payload: entry(index),
-    });
+    let records =
+        (0..5).map(|index| Record { id: EntryId::new(1, index), kind: RecordKind::Normal, payload: entry(index) });
     runtime.block_on(files.append(records.collect(), Box::new(|_| {}))).unwrap();
     runtime.run();
     drop(files);

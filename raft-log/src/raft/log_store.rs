@@ -13,7 +13,7 @@ use super::type_config::{
 };
 use crate::LogIndex;
 use crate::log_files::LogFiles;
-use crate::log_view::{LogView, read_error_to_io};
+use crate::log_view::LogView;
 use crate::segment::Record;
 
 /// Payload bytes of one replication request (at least one entry goes, whatever its size).
@@ -58,7 +58,7 @@ impl RaftLogReader<TypeConfig> for LogView {
         &mut self,
         range: RB,
     ) -> Result<Vec<Entry>, io::Error> {
-        entries(self.read_soon(index_range(range), usize::MAX).await.map_err(read_error_to_io)?)
+        entries(self.read_whole(index_range(range)).await?)
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
@@ -66,8 +66,7 @@ impl RaftLogReader<TypeConfig> for LogView {
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
-        let records = self.read_soon(LogIndex(start)..LogIndex(end), REQUEST_BYTES_MAX).await;
-        entries(records.map_err(read_error_to_io)?)
+        entries(self.read_when_whole(LogIndex(start)..LogIndex(end), REQUEST_BYTES_MAX).await?)
     }
 
     async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = Result<Entry, io::Error>> + OptionalSend
@@ -98,7 +97,7 @@ struct EntriesAhead {
 impl EntriesAhead {
     async fn read_ahead(&mut self) -> io::Result<()> {
         let end = self.left.end.min(LogIndex(self.left.start.0.saturating_add(APPLY_ENTRIES_MAX)));
-        let records = self.view.read_soon(self.left.start..end, APPLY_BYTES_MAX).await.map_err(read_error_to_io)?;
+        let records = self.view.read_when_whole(self.left.start..end, APPLY_BYTES_MAX).await?;
         self.left.start = match records.last() {
             Some(last) => last.id.index.next(),
             // Nothing (more) of the range is there.

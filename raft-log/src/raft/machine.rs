@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +23,8 @@ use crate::checkpoint_store::CheckpointStore;
 use crate::failure::ReportPanic;
 use crate::ids::EntryId;
 use crate::log_view::LogView;
+use crate::restore::restore_newest;
+use crate::vitals::{DIGEST_EVERY, StateDigest, Vitals};
 use crate::{LogIndex, OpenError, RestoreError, SideFile, StateMachine, Term};
 
 type Members = StoredMembershipOf<TypeConfig>;
@@ -32,6 +34,7 @@ trait ErasedMachine: Send {
     fn apply(&mut self, index: LogIndex, term: Term, payload: Bytes) -> Box<dyn Any + Send>;
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()>;
     fn checkpoint(&self) -> Vec<u8>;
+    fn digest(&self) -> Option<(u32, u128)>;
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
     fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError>;
     fn side_file_path(&self, name: &str) -> Option<PathBuf>;
@@ -47,6 +50,9 @@ impl<M: StateMachine> ErasedMachine for M {
     }
     fn checkpoint(&self) -> Vec<u8> {
         StateMachine::checkpoint(self)
+    }
+    fn digest(&self) -> Option<(u32, u128)> {
+        StateMachine::digest(self)
     }
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError> {
         StateMachine::restore(self, checkpoint, applied)
@@ -102,6 +108,7 @@ pub(crate) struct Machine {
     machine: Mutex<Box<dyn ErasedMachine>>,
     log: LogView,
     checkpoints: CheckpointStore,
+    vitals: Arc<Vitals>,
     applied: Option<EntryId>,
     members: Members,
     /// The last entry of the checkpoint that the state was restored from, if that was taken behind a boundary and nothing
@@ -113,17 +120,19 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Restores `machine` from the newest checkpoint, if there is one. What comes after it is applied again by openraft.
+    /// Restores `machine` from the newest checkpoint that it takes, if there is one. What comes after it is applied again by openraft.
     /// The receiver resolves when the machine is dropped.
     pub(crate) fn open<M: StateMachine>(
         mut machine: M,
         log: LogView,
         checkpoints: CheckpointStore,
         newest: Option<Checkpoint>,
+        vitals: Arc<Vitals>,
     ) -> Result<(Machine, oneshot::Receiver<()>), OpenError> {
         let mut members = Members::default();
+        let check = |checkpoint: &Checkpoint| members_of(checkpoint).map(drop).map_err(|error| error.to_string());
+        let newest = restore_newest(&mut machine, &log, &checkpoints, newest, check)?;
         if let Some(checkpoint) = &newest {
-            machine.restore(&checkpoint.state, checkpoint.last.index)?;
             members = members_of(checkpoint).map_err(|error| OpenError::Core(error.to_string()))?;
         }
         let applied = newest.as_ref().map(|checkpoint| checkpoint.last);
@@ -133,7 +142,7 @@ impl Machine {
         let machine: Mutex<Box<dyn ErasedMachine>> = Mutex::new(Box::new(machine));
         let (_alive, gone) = oneshot::channel();
         let pace = Pace::new(checkpoints.now());
-        Ok((Machine { machine, log, checkpoints, applied, members, restored, pace, _alive }, gone))
+        Ok((Machine { machine, log, checkpoints, vitals, applied, members, restored, pace, _alive }, gone))
     }
 
     fn machine(&mut self) -> &mut dyn ErasedMachine {
@@ -222,6 +231,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
             };
             self.applied = Some(id);
             self.restored = None;
+            if id.index.0.is_multiple_of(DIGEST_EVERY)
+                && let Some((version, digest)) = self.machine().digest()
+            {
+                self.vitals.digests.note(StateDigest { index: id.index, version, digest });
+            }
             if let Some(responder) = responder {
                 responder.send(reply);
             }

@@ -27,11 +27,18 @@ pub(crate) use core_config::core_config;
 pub(crate) use gone_watch::GoneWatch;
 pub(crate) use log_store::LogStore;
 pub(crate) use machine::Machine;
+pub(crate) use membership::decode_membership;
+#[cfg(test)]
+pub(crate) use membership::{Members, encode_membership};
 pub(crate) use network::NetworkFactory;
+#[cfg(test)]
+pub(crate) use parcel::ParcelId;
 pub(crate) use parcel::{Parcel, put_sides};
 pub(crate) use responder::ReplyTo;
 pub(crate) use snapshot_inbox::{INCOMING_FILE, Received, SnapshotInbox};
 pub(crate) use stream_resets::StreamResets;
+#[cfg(test)]
+pub(crate) use type_config::{Entry, LogId, Vote};
 pub(crate) use type_config::{LogRaft, Proposal, TypeConfig, to_entry_id};
 pub(crate) use watch::{FifoWatch, FifoWatchReceiver, FifoWatchSender};
 pub(crate) use wire::{PeerMessage, SnapshotAnswer, SnapshotPiece, decode, encode};

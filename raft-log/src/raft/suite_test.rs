@@ -14,6 +14,7 @@ use super::type_config::TypeConfig;
 use crate::checkpoint_store::CheckpointStore;
 use crate::failure::Failure;
 use crate::recovery::open_log;
+use crate::vitals::Vitals;
 use crate::{LogConfig, LogIndex, NodeId, OsDisk, RestoreError, StateMachine, Term};
 
 struct Nothing;
@@ -43,7 +44,8 @@ impl StoreBuilder<TypeConfig, LogStore, Machine, TempDir> for Builder {
         let files = open_log(&config, disk.clone(), &runtime, Failure::default()).unwrap();
         let view = files.view();
         let (checkpoints, newest) = CheckpointStore::open(disk, config.dir, runtime, view.clone()).unwrap();
-        let (machine, _) = Machine::open(Nothing, view, checkpoints, newest).unwrap();
+        let vitals = Arc::new(Vitals::new(view.clone(), Runtime::tokio()));
+        let (machine, _) = Machine::open(Nothing, view, checkpoints, newest, vitals).unwrap();
         Ok((dir, LogStore::new(files), machine))
     }
 }

@@ -13,8 +13,10 @@ use super::parcel::ParcelId;
 use super::type_config::{Entry, LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record};
 use crate::fields::{FieldError, FieldReader, u32_at};
 use crate::ids::EntryId;
+use crate::repair::{FetchAnswer, FetchRequest};
 use crate::segment::{Record, RecordKind};
-use crate::{NodeId, Term};
+use crate::vitals::{StateDigest, VitalsAnswer};
+use crate::{LogIndex, NodeId, Term};
 
 const MAGIC: [u8; 4] = *b"FLPW";
 const VERSION: u8 = 1;
@@ -34,6 +36,10 @@ pub(crate) enum PeerMessage {
     SnapshotAnswer(SnapshotAnswer),
     GoneQuestion(GoneQuestion),
     GoneAnswer(GoneAnswer),
+    FetchRequest(FetchRequest),
+    FetchAnswer(FetchAnswer),
+    VitalsRequest,
+    VitalsAnswer(VitalsAnswer),
 }
 
 /// A piece of a snapshot.
@@ -87,6 +93,10 @@ impl PeerMessage {
             PeerMessage::TransferResponse(_) => 6,
             PeerMessage::GoneQuestion(_) => 9,
             PeerMessage::GoneAnswer(_) => 10,
+            PeerMessage::FetchRequest(_) => 11,
+            PeerMessage::FetchAnswer(_) => 12,
+            PeerMessage::VitalsRequest => 13,
+            PeerMessage::VitalsAnswer(_) => 14,
             PeerMessage::SnapshotPiece(_) => 16,
             PeerMessage::SnapshotAnswer(_) => 17,
         }
@@ -156,6 +166,10 @@ pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
             is_gone: body.flag("leader gone")?,
             last: get_log_id(&mut body)?.as_ref().map(to_entry_id),
         }),
+        11 => PeerMessage::FetchRequest(FetchRequest { first: LogIndex(body.u64()?), end: LogIndex(body.u64()?) }),
+        12 => PeerMessage::FetchAnswer(get_fetch_answer(&mut body)?),
+        13 => PeerMessage::VitalsRequest,
+        14 => PeerMessage::VitalsAnswer(get_vitals(&mut body)?),
         16 => get_snapshot_piece(&mut body)?,
         17 => PeerMessage::SnapshotAnswer(SnapshotAnswer {
             vote: get_vote(&mut body)?,
@@ -170,6 +184,8 @@ pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
 
 /// What an entry takes besides its payload: term, index, kind, length.
 const ENTRY_BYTES: usize = 8 + 8 + 1 + 4;
+/// What a digest takes: index, version, digest.
+const DIGEST_BYTES: usize = 8 + 4 + 16;
 /// Room for all the small fields of any message.
 const SMALL_BYTES: usize = 128;
 
@@ -178,6 +194,10 @@ fn size_hint(message: &PeerMessage) -> usize {
         + match message {
             PeerMessage::AppendRequest(request) => request.entries.iter().map(entry_hint).sum(),
             PeerMessage::SnapshotPiece(piece) => piece.bytes.len() + SMALL_BYTES,
+            PeerMessage::FetchAnswer(FetchAnswer::Entries(records)) => {
+                records.iter().map(|record| ENTRY_BYTES + record.payload.len()).sum()
+            }
+            PeerMessage::VitalsAnswer(answer) => answer.digests.len() * DIGEST_BYTES,
             _ => 0,
         }
 }
@@ -198,13 +218,7 @@ fn put_body(frame: &mut BytesMut, message: PeerMessage) {
             put_log_id(frame, request.prev_log_id.as_ref());
             put_log_id(frame, request.leader_commit.as_ref());
             frame.put_u32_le(u32::try_from(request.entries.len()).expect("requests hold at most some hundred entries"));
-            for entry in request.entries {
-                let record = to_record(entry);
-                frame.put_u64_le(record.id.term.0);
-                frame.put_u64_le(record.id.index.0);
-                frame.put_u8(record.kind as u8);
-                put_bytes(frame, &record.payload);
-            }
+            request.entries.into_iter().for_each(|entry| put_record(frame, &to_record(entry)));
         }
         PeerMessage::AppendResponse(Ok(matching)) => {
             frame.put_u8(0);
@@ -263,6 +277,13 @@ fn put_body(frame: &mut BytesMut, message: PeerMessage) {
             frame.put_u64_le(leader.0);
             frame.put_u64_le(term.0);
         }
+        PeerMessage::FetchRequest(request) => {
+            frame.put_u64_le(request.first.0);
+            frame.put_u64_le(request.end.0);
+        }
+        PeerMessage::FetchAnswer(answer) => put_fetch_answer(frame, &answer),
+        PeerMessage::VitalsRequest => {}
+        PeerMessage::VitalsAnswer(answer) => put_vitals(frame, &answer),
         PeerMessage::GoneAnswer(GoneAnswer { is_gone, last }) => {
             frame.put_u8(is_gone.into());
             put_log_id(frame, last.map(to_log_id).as_ref());
@@ -315,12 +336,76 @@ fn get_append_request(body: &mut FieldReader) -> Result<AppendEntriesRequest<Typ
     // A lying count must not reserve memory that the frame could never fill.
     let mut entries = Vec::with_capacity(count.min(body.left() / ENTRY_BYTES));
     for _ in 0..count {
-        let id = EntryId::new(body.u64()?, body.u64()?);
-        let code = body.u8()?;
-        let kind = RecordKind::from_code(code).ok_or(FieldError::Unknown { name: "entry kind", value: code.into() })?;
-        entries.push(to_entry(Record { id, kind, payload: get_bytes(body)? })?);
+        entries.push(to_entry(get_record(body)?)?);
     }
     Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
+}
+
+fn put_record(frame: &mut BytesMut, record: &Record) {
+    frame.put_u64_le(record.id.term.0);
+    frame.put_u64_le(record.id.index.0);
+    frame.put_u8(record.kind as u8);
+    put_bytes(frame, &record.payload);
+}
+
+fn get_record(body: &mut FieldReader) -> Result<Record, FieldError> {
+    let id = EntryId::new(body.u64()?, body.u64()?);
+    let code = body.u8()?;
+    let kind = RecordKind::from_code(code).ok_or(FieldError::Unknown { name: "entry kind", value: code.into() })?;
+    Ok(Record { id, kind, payload: get_bytes(body)? })
+}
+
+fn put_fetch_answer(frame: &mut BytesMut, answer: &FetchAnswer) {
+    match answer {
+        FetchAnswer::Entries(records) => {
+            frame.put_u8(0);
+            frame.put_u32_le(u32::try_from(records.len()).expect("answers hold at most some thousand entries"));
+            records.iter().for_each(|record| put_record(frame, record));
+        }
+        FetchAnswer::Absent => frame.put_u8(1),
+        FetchAnswer::NotCommitted => frame.put_u8(2),
+        FetchAnswer::Damaged => frame.put_u8(3),
+    }
+}
+
+fn get_fetch_answer(body: &mut FieldReader) -> Result<FetchAnswer, FieldError> {
+    Ok(match body.u8()? {
+        0 => {
+            let count = body.u32()? as usize;
+            let mut records = Vec::with_capacity(count.min(body.left() / ENTRY_BYTES));
+            for _ in 0..count {
+                records.push(get_record(body)?);
+            }
+            FetchAnswer::Entries(records)
+        }
+        1 => FetchAnswer::Absent,
+        2 => FetchAnswer::NotCommitted,
+        3 => FetchAnswer::Damaged,
+        value => return Err(FieldError::Unknown { name: "fetch answer", value: value.into() }),
+    })
+}
+
+fn put_vitals(frame: &mut BytesMut, answer: &VitalsAnswer) {
+    frame.put_u8(answer.is_fit.into());
+    frame.put_u64_le(answer.wall_ms);
+    frame.put_u32_le(u32::try_from(answer.digests.len()).expect("only some digests are kept"));
+    for StateDigest { index, version, digest } in &answer.digests {
+        frame.put_u64_le(index.0);
+        frame.put_u32_le(*version);
+        frame.put_u128_le(*digest);
+    }
+}
+
+fn get_vitals(body: &mut FieldReader) -> Result<VitalsAnswer, FieldError> {
+    let (is_fit, wall_ms) = (body.flag("fit to lead")?, body.u64()?);
+    let count = body.u32()? as usize;
+    let mut digests = Vec::with_capacity(count.min(body.left() / DIGEST_BYTES));
+    for _ in 0..count {
+        let (index, version) = (LogIndex(body.u64()?), body.u32()?);
+        let (low, high) = (body.u64()?, body.u64()?);
+        digests.push(StateDigest { index, version, digest: u128::from(high) << 64 | u128::from(low) });
+    }
+    Ok(VitalsAnswer { is_fit, wall_ms, digests })
 }
 
 fn get_append_response(body: &mut FieldReader) -> Result<StreamAppendResult<TypeConfig>, FieldError> {

@@ -8,13 +8,17 @@ use openraft::raft::{
 };
 use proptest::prelude::*;
 
+use crate::repair::{FetchAnswer, FetchRequest};
+use crate::segment::{Record, RecordKind};
+use crate::vitals::{StateDigest, VitalsAnswer};
+
 use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::Members;
 use super::parcel::ParcelId;
 use super::type_config::{Entry, LogId, Proposal, Vote};
 use super::wire::{PeerMessage, SnapshotAnswer, SnapshotPiece, WireError, decode, encode};
 use crate::ids::EntryId;
-use crate::{NodeId, Term};
+use crate::{LogIndex, NodeId, Term};
 
 fn log_id() -> impl Strategy<Value = LogId> {
     any::<(u64, u64)>().prop_map(|(term, index)| LogId::new_term_index(term, index))
@@ -59,6 +63,36 @@ proptest! {
         prop_assert_eq!(arrived.prev_log_id, request.prev_log_id);
         prop_assert_eq!(arrived.leader_commit, request.leader_commit);
         prop_assert_eq!(arrived.entries, request.entries);
+    }
+
+    #[test]
+    fn fetched_entries_and_vitals_arrive_as_sent(
+        numbers: (u64, u64, u64), payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..5),
+        digests: Vec<(u64, u32, u128)>, is_fit: bool,
+    ) {
+        let request = FetchRequest { first: LogIndex(numbers.0), end: LogIndex(numbers.1) };
+        let PeerMessage::FetchRequest(arrived) = round_trip(PeerMessage::FetchRequest(request)) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!(arrived, request);
+        let record = |payload: Vec<u8>| {
+            Record { id: EntryId::new(numbers.2, numbers.0), kind: RecordKind::Normal, payload: payload.into() }
+        };
+        let entries = FetchAnswer::Entries(payloads.into_iter().map(record).collect());
+        for answer in [entries, FetchAnswer::Absent, FetchAnswer::NotCommitted, FetchAnswer::Damaged] {
+            let PeerMessage::FetchAnswer(arrived) = round_trip(PeerMessage::FetchAnswer(answer.clone())) else {
+                panic!("another message arrived")
+            };
+            prop_assert_eq!(arrived, answer);
+        }
+        prop_assert!(matches!(round_trip(PeerMessage::VitalsRequest), PeerMessage::VitalsRequest));
+        let digest = |(index, version, digest)| StateDigest { index: LogIndex(index), version, digest };
+        let digests = digests.into_iter().map(digest);
+        let answer = VitalsAnswer { is_fit, wall_ms: numbers.2, digests: digests.collect() };
+        let PeerMessage::VitalsAnswer(arrived) = round_trip(PeerMessage::VitalsAnswer(answer.clone())) else {
+            panic!("another message arrived")
+        };
+        prop_assert_eq!(arrived, answer);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! One segment file and what is kept in memory about it; the bytes are drawn in `docs/formats/segment.md`.
 
+mod examination;
 mod header;
+mod inspect;
 mod positions;
 mod read_ahead;
 mod record;
@@ -8,7 +10,9 @@ mod record;
 mod segment;
 mod summary;
 
+pub(crate) use examination::{DamagedRange, Examination, Examined};
 pub(crate) use header::{SEGMENT_HEADER_BYTES, SegmentHeader, identity_hash, parse_segment_name};
+pub(crate) use inspect::{Found, record_behind, walk_segment};
 pub(crate) use record::{Record, RecordKind, encode_record, record_bytes};
 pub(crate) use segment::{Check, PartError, Segment, SegmentPart, scan_segment};
 pub(crate) use summary::Summary;

@@ -23,6 +23,15 @@ impl Positions {
         }
     }
 
+    /// As [`Positions::push`], always with a mark.
+    pub(super) fn push_marked(&mut self, relative: u64, position: u64) {
+        let relative = u32::try_from(relative).expect("a segment holds fewer than 2^32 records");
+        let position = u32::try_from(position).expect("a segment has fewer than 2^32 bytes");
+        if self.marks.last().is_none_or(|(marked, _)| *marked < relative) {
+            self.marks.push((relative, position));
+        }
+    }
+
     /// The last mark at or before that entry.
     pub(super) fn mark_before(&self, relative: u64) -> Option<(u64, u64)> {
         let after = self.marks.partition_point(|(marked, _)| u64::from(*marked) <= relative);

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::examination::Examined;
 use super::header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::positions::Positions;
 use super::read_ahead::ReadAhead;
@@ -28,6 +29,7 @@ pub(crate) struct Segment {
 /// A stretch of one segment, readable without any lock: files are never overwritten where a record stands.
 pub(crate) struct SegmentPart {
     path: Arc<Path>,
+    file: Arc<dyn DiskFile>,
     file_bytes: u64,
     reader: ReadAhead,
     sequence: u64,
@@ -67,6 +69,26 @@ impl Segment {
         self.positions.push(index.0 - self.header.first.0, self.position);
         self.position += record_bytes(payload_bytes);
         self.end = index.next();
+    }
+
+    /// Takes over where an examination of this very file found its records.
+    pub(crate) fn take_positions(&mut self, examined: Examined) {
+        self.positions = examined.positions;
+        self.positions.truncate(self.end.0 - self.header.first.0);
+    }
+
+    /// Stands for the entries before `end`, as an examination of its file found them.
+    pub(crate) fn adopt(&mut self, examined: Examined, end: LogIndex) {
+        self.end = end;
+        self.position = examined.position;
+        self.take_positions(examined);
+    }
+
+    /// Reads from `file`, which holds the same entries, from now on.
+    pub(crate) fn replace_file(&mut self, file: Arc<dyn DiskFile>, examined: Examined) {
+        self.file = file;
+        self.take_positions(examined);
+        self.positions.thin();
     }
 
     /// Lets go of `end` and everything after it. The bytes stay in the file: a later file overrides them.
@@ -110,6 +132,7 @@ impl Segment {
         let read_to = self.positions.mark_from(end.0 - first).map_or(self.position, |(_, position)| position);
         SegmentPart {
             path: self.path.clone(),
+            file: self.file.clone(),
             file_bytes: self.file.len(),
             reader: ReadAhead::new(self.file.clone(), read_to, is_cold),
             sequence: self.header.sequence,
@@ -122,6 +145,11 @@ impl Segment {
 }
 
 impl SegmentPart {
+    /// The sequence of the file, and the file.
+    pub(crate) fn source(&self) -> (u64, &Arc<dyn DiskFile>) {
+        (self.sequence, &self.file)
+    }
+
     /// The next record of the stretch, checked; `None` behind its end.
     pub(crate) fn next(&mut self) -> Option<Result<Record, PartError>> {
         while self.at < self.from {
@@ -134,7 +162,7 @@ impl SegmentPart {
             return None;
         }
         let record = self.header_here().and_then(|(header, header_bytes)| {
-            let payload = self.reader.get(self.position + RECORD_HEADER_BYTES as u64, header.payload_bytes)?;
+            let payload = self.bytes(self.position + RECORD_HEADER_BYTES as u64, header.payload_bytes)?;
             if !header.matches(&header_bytes, &payload) {
                 return Err(self.corrupt("record does not match its checksum"));
             }
@@ -148,7 +176,7 @@ impl SegmentPart {
     }
 
     fn header_here(&mut self) -> Result<(RecordHeader, bytes::Bytes), PartError> {
-        let bytes = self.reader.get(self.position, RECORD_HEADER_BYTES)?;
+        let bytes = self.bytes(self.position, RECORD_HEADER_BYTES)?;
         let header = RecordHeader::decode(&bytes, self.sequence).map_err(|what| self.corrupt(what))?;
         // Lengths are believed only as far as the file goes.
         let room = self.file_bytes.saturating_sub(self.position);
@@ -159,6 +187,14 @@ impl SegmentPart {
             return Err(self.corrupt(&format!("entry {} stands where {} should", header.id, self.at)));
         }
         Ok((header, bytes))
+    }
+
+    /// A sector that the disk cannot give, or a file that was shortened, is damage like any other.
+    fn bytes(&mut self, position: u64, len: usize) -> Result<bytes::Bytes, PartError> {
+        self.reader.get(position, len).map_err(|error| {
+            let is_damage = error.raw_os_error() == Some(libc::EIO) || error.kind() == io::ErrorKind::UnexpectedEof;
+            if is_damage { self.corrupt(&format!("disk does not give its bytes: {error}")) } else { error.into() }
+        })
     }
 
     fn step(&mut self, header: &RecordHeader) {

@@ -1,7 +1,7 @@
-//! A disk in memory that fails at a chosen durable operation and comes back with what a real one might have kept.
+//! A disk in memory that fails as asked, and comes back from a power failure with what a real one might have kept.
 //!
-//! After a crash each file holds its synced bytes and any subset of the sectors written since; names hold any prefix of
-//! the name changes since the last directory sync.
+//! After a power failure each file holds its synced bytes and any subset of the sectors written since; names hold any prefix
+//! of the name changes since the last directory sync. Single operations can fail by kind and number, the disk can be full.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,6 +16,55 @@ use crate::disk::{DirLock, Disk, DiskFile};
 
 /// Finer than any real disk, so that even a slot of the vote file can be torn.
 const SECTOR_BYTES: usize = 64;
+/// The unit in which a kernel writes back.
+const PAGE_BYTES: usize = 4096;
+const DISK_BYTES: u64 = 1 << 40;
+
+/// What a power failure leaves of what was not synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Nothing: neither bytes nor names.
+    All,
+    /// Everything, as after a kill of the process.
+    Nothing,
+    /// The first half of the dirty sectors of each file, and of the name changes, is left.
+    SecondHalf,
+    /// Of the dirty pages those with an odd number are left.
+    EvenPages,
+    /// The first half of the dirty bytes of each file is left, to the byte: the middle sector is torn.
+    TornMid,
+    /// Any subset of the sectors, any prefix of the names.
+    Random,
+}
+
+impl Loss {
+    pub(crate) const EACH: [Loss; 6] =
+        [Loss::All, Loss::Nothing, Loss::SecondHalf, Loss::EvenPages, Loss::TornMid, Loss::Random];
+}
+
+/// Operations that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    Create,
+    Open,
+    Read,
+    Write,
+    /// A failed sync marks the pages clean that it did not write, as Linux does.
+    SyncFile,
+    SyncDir,
+    Rename,
+    Remove,
+    List,
+}
+
+/// One failure to come.
+#[derive(Debug, Clone, Copy)]
+struct Fault {
+    op: Op,
+    /// How many of the kind go well before.
+    before: u64,
+    errno: i32,
+}
 
 /// A disk; clones are the same one.
 #[derive(Clone)]
@@ -30,7 +79,8 @@ struct World {
     operations: u64,
     crash_at: Option<u64>,
     crashed: bool,
-    lying_sync: bool,
+    faults: Vec<Fault>,
+    bytes_max: u64,
     locked: BTreeSet<PathBuf>,
     rng: StdRng,
 }
@@ -83,11 +133,22 @@ fn apply(names: &mut BTreeMap<PathBuf, Arc<Mutex<Inode>>>, change: &NameChange) 
 }
 
 impl World {
+    /// Fails if such an operation is to fail now.
+    fn check_faults(&mut self, op: Op) -> io::Result<()> {
+        let Some(at) = self.faults.iter().position(|fault| fault.op == op) else { return Ok(()) };
+        if self.faults[at].before > 0 {
+            self.faults[at].before -= 1;
+            return Ok(());
+        }
+        Err(io::Error::from_raw_os_error(self.faults.remove(at).errno))
+    }
+
     /// Counts a durable operation; `Err` if this is the one that fails, or one after it.
-    fn operation(&mut self) -> io::Result<()> {
+    fn operation(&mut self, op: Op) -> io::Result<()> {
         if self.crashed {
             return Err(crashed());
         }
+        self.check_faults(op)?;
         self.operations += 1;
         if self.crash_at == Some(self.operations) {
             self.crashed = true;
@@ -111,7 +172,8 @@ impl CrashDisk {
             operations: 0,
             crash_at: None,
             crashed: false,
-            lying_sync: false,
+            faults: Vec::new(),
+            bytes_max: DISK_BYTES,
             locked: BTreeSet::new(),
             rng: StdRng::seed_from_u64(seed),
         };
@@ -132,28 +194,64 @@ impl CrashDisk {
         self.world().crash_at = Some(operation);
     }
 
+    /// The operation of that kind that comes after `before` others of it fails once with that error.
+    pub(crate) fn fail(&self, op: Op, before: u64, errno: i32) {
+        self.world().faults.push(Fault { op, before, errno });
+    }
+
     /// The next file sync fails as Linux fails one: what was dirty is marked clean, and is not on the disk.
     pub(crate) fn fail_next_sync(&self) {
-        self.world().lying_sync = true;
+        self.fail(Op::SyncFile, 0, libc::EIO);
+    }
+
+    /// Failures that have not come yet.
+    pub(crate) fn faults_left(&self) -> usize {
+        self.world().faults.len()
+    }
+
+    /// Files together may take no more than that.
+    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
+        self.world().bytes_max = bytes_max;
+    }
+
+    /// The process dies, and the machine lives on.
+    pub(crate) fn kill_process(&self) {
+        self.world().locked.clear();
     }
 
     /// Power fails and only what was synced comes back.
     pub(crate) fn power_cycle_losing_all_unsynced(&self) {
-        for inode in self.world().names.values() {
-            inode.lock().unwrap().dirty.clear();
-        }
-        self.power_cycle();
+        self.power_cycle_with(Loss::All);
+    }
+
+    /// Cuts a file behind the back of everybody, durably.
+    pub(crate) fn cut(&self, path: &Path, len: u64) {
+        let inode = self.world().names[path].clone();
+        let mut inode = inode.lock().unwrap();
+        inode.current.truncate(len as usize);
+        inode.durable.truncate(len as usize);
+        inode.dirty.retain(|sector| sector * SECTOR_BYTES < len as usize);
     }
 
     pub(crate) fn has_crashed(&self) -> bool {
         self.world().crashed
     }
 
-    /// The same disk after the power came back.
+    /// The same disk after the power came back, with a random part of what was not synced.
     pub(crate) fn power_cycle(&self) {
+        self.power_cycle_with(Loss::Random);
+    }
+
+    /// The same disk after the power came back.
+    pub(crate) fn power_cycle_with(&self, loss: Loss) {
         let mut world = self.world();
         let World { durable_names, name_changes, rng, .. } = &mut *world;
-        let kept = rng.random_range(0..=name_changes.len());
+        let kept = match loss {
+            Loss::All => 0,
+            Loss::Nothing | Loss::EvenPages | Loss::TornMid => name_changes.len(),
+            Loss::SecondHalf => name_changes.len() / 2,
+            Loss::Random => rng.random_range(0..=name_changes.len()),
+        };
         let mut names = durable_names.clone();
         name_changes[..kept].iter().for_each(|change| apply(&mut names, change));
         name_changes.clear();
@@ -161,10 +259,22 @@ impl CrashDisk {
         for (path, inode) in names {
             let inode = inode.lock().unwrap();
             let mut bytes = inode.durable.clone();
-            for sector in &inode.dirty {
-                if rng.random_bool(0.5) {
-                    let start = sector * SECTOR_BYTES;
-                    let end = (start + SECTOR_BYTES).min(bytes.len());
+            let half = inode.dirty.len() / 2;
+            for (number, sector) in inode.dirty.iter().enumerate() {
+                let start = sector * SECTOR_BYTES;
+                let mut end = (start + SECTOR_BYTES).min(bytes.len());
+                let is_kept = match loss {
+                    Loss::All => false,
+                    Loss::Nothing => true,
+                    Loss::SecondHalf => number < half,
+                    Loss::EvenPages => start / PAGE_BYTES % 2 == 1,
+                    Loss::TornMid => {
+                        end = if number == half { start + 7.min(end - start) } else { end };
+                        number <= half
+                    }
+                    Loss::Random => rng.random_bool(0.5),
+                };
+                if is_kept {
                     bytes[start..end].copy_from_slice(&inode.current[start..end]);
                 }
             }
@@ -175,6 +285,7 @@ impl CrashDisk {
         world.durable_names = revived;
         world.crashed = false;
         world.crash_at = None;
+        world.faults.clear();
         world.operations = 0;
         world.locked.clear();
     }
@@ -196,7 +307,11 @@ impl Disk for CrashDisk {
 
     fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
         let mut world = self.world();
-        let operation = world.operation();
+        let used: u64 = world.names.values().map(|inode| inode.lock().unwrap().current.len() as u64).sum();
+        if used.saturating_add(len) > world.bytes_max {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        let operation = world.operation(Op::Create);
         // A crash in the middle may leave a shorter file.
         let len = if operation.is_ok() { len as usize } else { world.rng.random_range(0..=len as usize) };
         let inode = Inode { durable: vec![0; len], current: vec![0; len], dirty: BTreeSet::new() };
@@ -207,33 +322,36 @@ impl Disk for CrashDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let inode = self.world().names.get(path).cloned().ok_or(io::ErrorKind::NotFound)?;
+        let mut world = self.world();
+        let inode = world.names.get(path).cloned().ok_or(io::ErrorKind::NotFound)?;
+        world.check_faults(Op::Open)?;
         Ok(Arc::new(CrashFile { world: self.world.clone(), inode }))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let world = self.world();
+        let mut world = self.world();
+        world.check_faults(Op::List)?;
         let names = world.names.keys().filter(|path| path.parent() == Some(dir));
         Ok(names.filter_map(|path| path.file_name()?.to_str().map(str::to_owned)).collect())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut world = self.world();
-        world.operation()?;
+        world.operation(Op::Rename)?;
         world.change_name(NameChange::Rename(from.to_owned(), to.to_owned()));
         Ok(())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut world = self.world();
-        world.operation()?;
+        world.operation(Op::Remove)?;
         world.change_name(NameChange::Remove(path.to_owned()));
         Ok(())
     }
 
     fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
         let mut world = self.world();
-        world.operation()?;
+        world.operation(Op::SyncDir)?;
         world.durable_names = world.names.clone();
         world.name_changes.clear();
         Ok(())
@@ -247,7 +365,9 @@ impl Disk for CrashDisk {
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
-        Ok(1 << 40)
+        let world = self.world();
+        let used: u64 = world.names.values().map(|inode| inode.lock().unwrap().current.len() as u64).sum();
+        Ok(world.bytes_max.saturating_sub(used))
     }
 }
 
@@ -257,7 +377,14 @@ impl DiskFile for CrashFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let operation = self.world.lock().unwrap().operation();
+        let mut world = self.world.lock().unwrap();
+        let had_crashed = world.crashed;
+        let operation = world.operation(Op::Write);
+        if operation.is_err() && (had_crashed || !world.crashed) {
+            // Refused as a whole; only the write at which the power fails may reach the disk in part.
+            return operation;
+        }
+        drop(world);
         let mut inode = self.inode.lock().unwrap();
         let (start, end) = (offset as usize, offset as usize + bytes.len());
         assert!(end <= inode.current.len(), "write passes the end of the file");
@@ -267,6 +394,7 @@ impl DiskFile for CrashFile {
     }
 
     fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        self.world.lock().unwrap().check_faults(Op::Read)?;
         let inode = self.inode.lock().unwrap();
         let range = offset as usize..offset as usize + len;
         inode.current.get(range).map(Bytes::copy_from_slice).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
@@ -274,11 +402,14 @@ impl DiskFile for CrashFile {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut world = self.world.lock().unwrap();
-        world.operation()?;
+        let had_crashed = world.crashed;
+        let operation = world.operation(Op::SyncFile);
         let mut inode = self.inode.lock().unwrap();
-        if std::mem::take(&mut world.lying_sync) {
-            inode.dirty.clear();
-            return Err(io::Error::from_raw_os_error(libc::EIO));
+        if operation.is_err() {
+            if !had_crashed && !world.crashed {
+                inode.dirty.clear();
+            }
+            return operation;
         }
         // Only what is dirty is written: that is how a failed sync can hurt a later one.
         let Inode { durable, current, dirty } = &mut *inode;

@@ -114,8 +114,10 @@ impl Transport for Link {
             }
             let answer =
                 reached?.serve_call(kind, body).await.map_err(|error| TransportError::Broken(error.to_string()))?;
-            // The answer needs the way back.
-            net.reach(target, from)?;
+            // The answer needs the way back, though not that the asker serves already: it may still be opening.
+            if net.inner.lock().unwrap().cut.contains(&(target, from)) {
+                return Err(TransportError::Broken("link is cut".to_owned()));
+            }
             Ok(answer)
         })
     }

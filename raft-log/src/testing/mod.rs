@@ -1,12 +1,15 @@
-//! What the crate's own tests share: a disk that crashes, a runtime that replays, peers in memory, a machine that counts.
+//! What the crate's own tests share: a disk that crashes, a runtime that replays, peers in memory, a machine that counts,
+//! histories with a model beside them.
 
 mod crash_disk;
+mod history;
 mod ledger;
 mod memory_net;
 mod small_disk;
 mod step_runtime;
 
-pub(crate) use crash_disk::CrashDisk;
+pub(crate) use crash_disk::{CrashDisk, Loss, Op};
+pub(crate) use history::{Model, Opened, Step, checkpoint_of, open_all, open_with, small_config};
 pub(crate) use ledger::Ledger;
 pub(crate) use memory_net::MemoryNet;
 pub(crate) use small_disk::SmallDisk;

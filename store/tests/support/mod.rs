@@ -247,7 +247,7 @@ pub fn frame_of(
         id: MessageId::try_from(id).unwrap(),
         tag: tag.map(str::to_owned),
         keys: Vec::new(),
-        group: None,
+        group: (message_type == MessageType::Fifo).then(|| "customer".to_owned()),
         properties: BTreeMap::new(),
         body: Bytes::from(format!("body of {id}")),
         body_encoding: BodyEncoding::Identity,

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use flotilla_chaos::cluster::{index_text, role_text};
 use flotilla_client::{AdminClient, FromReplica};
-use flotilla_proto::admin::ClusterStatusReply;
+use flotilla_proto::admin::{ClusterStatusReply, Integrity};
 use serde::Serialize;
 
 use super::{print, while_doing};
@@ -37,6 +37,8 @@ struct StateView {
     last_index: Option<u64>,
     committed_index: Option<u64>,
     applied_index: Option<u64>,
+    /// What is wrong with its copy of the log, its state or its clock; none: nothing that it knows of.
+    trouble: Vec<String>,
 }
 
 /// Told after the table, so that scripts see it in the exit code.
@@ -73,7 +75,26 @@ fn state_of(status: ClusterStatusReply) -> StateView {
         last_index: status.last_index,
         committed_index: status.committed_index,
         applied_index: status.applied_index,
+        trouble: status.integrity.as_ref().map(trouble_of).unwrap_or_default(),
     }
+}
+
+fn trouble_of(integrity: &Integrity) -> Vec<String> {
+    let mut trouble = Vec::new();
+    if integrity.damaged_segments > 0 {
+        let first = integrity.damaged_first.map(|first| format!(" from {first} on")).unwrap_or_default();
+        trouble.push(format!(
+            "{} entries in {} segments damaged{first}",
+            integrity.damaged_entries, integrity.damaged_segments
+        ));
+    }
+    if integrity.clock_off {
+        trouble.push("wall clock contradicted by most replicas".to_owned());
+    }
+    if !integrity.state_alarm.is_empty() {
+        trouble.push(integrity.state_alarm.clone());
+    }
+    trouble
 }
 
 fn table_of(replicas: &[ReplicaView]) -> String {
@@ -84,19 +105,10 @@ fn table_of(replicas: &[ReplicaView]) -> String {
             Some(state) => {
                 let [last, committed, applied] =
                     [state.last_index, state.committed_index, state.applied_index].map(index_text);
-                let note = if state.can_write { "takes writes" } else { "" };
+                let takes_writes = state.can_write.then(|| "takes writes".to_owned());
+                let note = takes_writes.into_iter().chain(state.trouble.clone()).collect::<Vec<_>>().join("; ");
                 let (group, node, term) = (state.group.clone(), state.node.to_string(), state.term.to_string());
-                table.row([
-                    group,
-                    node,
-                    address,
-                    state.role.to_owned(),
-                    term,
-                    last,
-                    committed,
-                    applied,
-                    note.to_owned(),
-                ]);
+                table.row([group, node, address, state.role.to_owned(), term, last, committed, applied, note]);
             }
             None => {
                 let dash = || "-".to_owned();

@@ -4,13 +4,13 @@ use std::str::FromStr;
 
 use clap::Subcommand;
 use flotilla_client::{AdminClient, AdminError, GroupSpec, GroupStart};
-use flotilla_message::GroupName;
+use flotilla_message::{GroupName, TopicName};
 use flotilla_proto::admin;
 use flotilla_proto::status::Code;
 use serde::Serialize;
 
-use super::{print, while_doing};
-use crate::connect_options::group_name;
+use super::{group_change, print, while_doing};
+use crate::connect_options::{group_name, topic_name};
 use crate::failure::Failure;
 use crate::table::Table;
 
@@ -35,6 +35,28 @@ pub enum GroupCommand {
     List,
     /// Show a group and how far it has come
     Describe {
+        #[arg(value_name = "NAME", value_parser = group_name)]
+        name: GroupName,
+    },
+    /// Show how far a group is behind, queue by queue
+    Progress {
+        #[arg(value_name = "NAME", value_parser = group_name)]
+        name: GroupName,
+        /// Only in this topic
+        #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
+        topic: Option<TopicName>,
+    },
+    /// Move a group to another place in a topic, back or forward, whether it is online or not
+    Reset(group_change::ResetArguments),
+    /// Change settings of a group; what is not named stays
+    Update(group_change::UpdateArguments),
+    /// Deliver nothing to a group until it is resumed
+    Pause {
+        #[arg(value_name = "NAME", value_parser = group_name)]
+        name: GroupName,
+    },
+    /// Go on with a paused group
+    Resume {
         #[arg(value_name = "NAME", value_parser = group_name)]
         name: GroupName,
     },
@@ -70,11 +92,13 @@ impl FromStr for Start {
 }
 
 #[derive(Debug, Serialize)]
-struct GroupView {
+pub(super) struct GroupView {
     name: String,
     order: bool,
     max_deliveries: u32,
     start: String,
+    paused: bool,
+    retry_pauses_ms: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -90,7 +114,19 @@ struct ProgressView {
     committed_offset: u64,
     next_offset: u64,
     in_flight: u64,
+    min_offset: u64,
+    max_offset: u64,
     lag: u64,
+    /// None if it is not known.
+    lag_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct MemberView {
+    client_id: String,
+    topic: String,
+    filter: String,
+    idle_ms: u64,
 }
 
 #[derive(Serialize)]
@@ -98,6 +134,8 @@ struct DescribedView {
     #[serde(flatten)]
     group: GroupView,
     progress: Vec<ProgressView>,
+    members: Vec<MemberView>,
+    differing_topics: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -123,9 +161,12 @@ struct GroupDiffers {
 }
 
 impl GroupView {
-    fn settings(&self) -> String {
+    pub(super) fn settings(&self) -> String {
         let order = if self.order { "in order" } else { "without order" };
-        format!("{order}, at most {} deliveries, begins at {}", self.max_deliveries, self.start)
+        let paused = if self.paused { ", paused" } else { "" };
+        let pauses: Vec<String> = self.retry_pauses_ms.iter().map(u32::to_string).collect();
+        let pauses = if pauses.is_empty() { String::new() } else { format!(", retries after {} ms", pauses.join(" ")) };
+        format!("{order}, at most {} deliveries, begins at {}{pauses}{paused}", self.max_deliveries, self.start)
     }
 }
 
@@ -149,9 +190,30 @@ pub async fn run(command: GroupCommand, admin: &AdminClient, json: bool) -> Resu
         GroupCommand::Describe { name } => {
             let described = admin.describe_group(&name).await.map_err(|error| not_done("described", &name, error))?;
             let progress = described.progress.iter().map(progress_view_of).collect();
-            let view = DescribedView { group: view_of(&described.group), progress };
+            let members = described.members.into_iter().map(|member| MemberView {
+                client_id: member.client_id,
+                topic: member.topic,
+                filter: member.filter,
+                idle_ms: member.idle_ms,
+            });
+            let view = DescribedView {
+                group: view_of(&described.group),
+                progress,
+                members: members.collect(),
+                differing_topics: described.differing_topics,
+            };
             print(json, &view, || text_of(&view))
         }
+        GroupCommand::Progress { name, topic } => {
+            let described = admin.describe_group(&name).await.map_err(|error| not_done("described", &name, error))?;
+            let is_asked = |at: &&admin::GroupProgress| topic.as_ref().is_none_or(|topic| at.topic == topic.as_str());
+            let views: Vec<ProgressView> = described.progress.iter().filter(is_asked).map(progress_view_of).collect();
+            print(json, &views, || progress_text(&views))
+        }
+        GroupCommand::Reset(arguments) => group_change::reset(arguments, admin, json).await,
+        GroupCommand::Update(arguments) => group_change::update(arguments, admin, json).await,
+        GroupCommand::Pause { name } => group_change::pause(&name, true, admin, json).await,
+        GroupCommand::Resume { name } => group_change::pause(&name, false, admin, json).await,
         GroupCommand::Delete { name } => {
             admin.delete_group(&name).await.map_err(|error| not_done("deleted", &name, error))?;
             print(json, &DeletedView { deleted: name.as_str() }, || format!("group {name} is deleted"))
@@ -169,7 +231,7 @@ async fn not_created(spec: &GroupSpec, error: AdminError, admin: &AdminClient) -
     Failure::from(while_doing(format!("group {} is not created", spec.name))(error))
 }
 
-fn not_done(what: &str, name: &GroupName, error: AdminError) -> Failure {
+pub(super) fn not_done(what: &str, name: &GroupName, error: AdminError) -> Failure {
     match error {
         AdminError::Rejected { code, .. } if code == Code::ConsumerGroupNotFound as i32 => {
             Failure::from(NoGroup { name: name.clone() })
@@ -178,13 +240,20 @@ fn not_done(what: &str, name: &GroupName, error: AdminError) -> Failure {
     }
 }
 
-fn view_of(group: &admin::Group) -> GroupView {
+pub(super) fn view_of(group: &admin::Group) -> GroupView {
     let start = match group.start() {
         admin::StartPolicy::Unspecified | admin::StartPolicy::First => "first".to_owned(),
         admin::StartPolicy::Last => "last".to_owned(),
         admin::StartPolicy::Timestamp => group.start_timestamp_ms.to_string(),
     };
-    GroupView { name: group.name.clone(), order: group.order, max_deliveries: group.max_deliveries, start }
+    GroupView {
+        name: group.name.clone(),
+        order: group.order,
+        max_deliveries: group.max_deliveries,
+        start,
+        paused: group.paused,
+        retry_pauses_ms: group.retry_pauses_ms.clone(),
+    }
 }
 
 fn progress_view_of(progress: &admin::GroupProgress) -> ProgressView {
@@ -194,7 +263,10 @@ fn progress_view_of(progress: &admin::GroupProgress) -> ProgressView {
         committed_offset: progress.committed_offset,
         next_offset: progress.next_offset,
         in_flight: progress.inflight_count,
-        lag: progress.max_offset.saturating_sub(progress.committed_offset),
+        min_offset: progress.min_offset,
+        max_offset: progress.max_offset,
+        lag: progress.lag_messages,
+        lag_ms: progress.lag_ms,
     }
 }
 
@@ -212,18 +284,39 @@ fn table_of(groups: &[GroupView]) -> String {
 }
 
 fn text_of(view: &DescribedView) -> String {
-    let DescribedView { group, progress } = view;
+    let DescribedView { group, progress, .. } = view;
     let head = format!("group {}: {}", group.name, group.settings());
+    let mut text = head;
+    for topic in &view.differing_topics {
+        text.push_str(&format!("\nits members have different filters in topic {topic}: each of them misses messages"));
+    }
+    text.push('\n');
+    text.push_str(&progress_text(progress));
+    if !view.members.is_empty() {
+        let mut table = Table::new(["CLIENT", "TOPIC", "FILTER", "IDLE MS"]);
+        for member in &view.members {
+            let MemberView { client_id, topic, filter, idle_ms } = member;
+            table.row([client_id.clone(), topic.clone(), filter.clone(), idle_ms.to_string()]);
+        }
+        text.push_str(&format!("\n{table}"));
+    }
+    text
+}
+
+fn progress_text(progress: &[ProgressView]) -> String {
     if progress.is_empty() {
-        return format!("{head}\nit has received nothing yet");
+        return "it has received nothing yet".to_owned();
     }
-    let mut table = Table::new(["TOPIC", "QUEUE", "COMMITTED", "NEXT", "IN FLIGHT", "LAG"]);
+    let mut table =
+        Table::new(["TOPIC", "QUEUE", "MIN", "COMMITTED", "NEXT", "MAX", "IN FLIGHT", "LAG", "LAG SECONDS"]);
     for at in progress {
-        let numbers = [at.committed_offset, at.next_offset, at.in_flight, at.lag].map(|number| number.to_string());
-        let [committed, next, in_flight, lag] = numbers;
-        table.row([at.topic.clone(), at.queue.to_string(), committed, next, in_flight, lag]);
+        let numbers = [at.min_offset, at.committed_offset, at.next_offset, at.max_offset, at.in_flight, at.lag];
+        let [min, committed, next, max, in_flight, lag] = numbers.map(|number| number.to_string());
+        // Unknown is not 0.
+        let seconds = at.lag_ms.map_or("?".to_owned(), |ms| format!("{}.{}", ms / 1000, ms % 1000 / 100));
+        table.row([at.topic.clone(), at.queue.to_string(), min, committed, next, max, in_flight, lag, seconds]);
     }
-    format!("{head}\n{table}")
+    table.to_string()
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
-//! `flotilla admin`: topics, groups, and the cluster itself.
+//! `flotilla admin`: topics, groups, messages, and the cluster itself.
 
 mod cluster;
+mod dlq;
 mod group;
+mod group_change;
 mod leader;
+mod message;
 mod topic;
+mod transaction;
 
 use clap::{Args, Subcommand};
 use flotilla_client::AdminError;
@@ -14,7 +18,7 @@ use crate::connect_options::ConnectOptions;
 use crate::failure::Failure;
 use crate::output;
 
-/// Create, list, describe and delete topics and groups; see who leads.
+/// Create, list, change and delete topics and groups; move groups, resend dead letters, find messages; see who leads.
 ///
 /// Any replica takes these calls and passes on to the leader what changes something. Creating what exists already in the
 /// same shape is fine.
@@ -26,6 +30,10 @@ Examples:
   flotilla admin topic list
   flotilla admin group create billing --start last --max-deliveries 5
   flotilla admin group describe billing
+  flotilla admin group progress billing
+  flotilla admin group reset billing --topic orders --to 1767225600000
+  flotilla admin dlq resend billing --all
+  flotilla admin message query orders --key order-17
   flotilla admin cluster status
   flotilla admin leader transfer --to 2
   flotilla admin --endpoint 10.0.0.1:8081 topic list      ask a broker instead of a namesrv")]
@@ -47,6 +55,15 @@ enum AdminCommand {
     /// Consumer groups: who has received what
     #[command(subcommand)]
     Group(group::GroupCommand),
+    /// Dead letters: what a group could not consume
+    #[command(subcommand)]
+    Dlq(dlq::DlqCommand),
+    /// Messages: find them, and see what became of one
+    #[command(subcommand)]
+    Message(message::MessageCommand),
+    /// Open transactions
+    #[command(subcommand)]
+    Transaction(transaction::TransactionCommand),
     /// The replicas of the broker group
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -74,6 +91,9 @@ pub async fn run(arguments: AdminArguments, _runtime: Runtime) -> Result<(), Fai
     match arguments.command {
         AdminCommand::Topic(command) => topic::run(command, &admin, arguments.json).await,
         AdminCommand::Group(command) => group::run(command, &admin, arguments.json).await,
+        AdminCommand::Dlq(command) => dlq::run(command, &admin, arguments.json).await,
+        AdminCommand::Message(command) => message::run(command, &admin, arguments.json).await,
+        AdminCommand::Transaction(command) => transaction::run(command, &admin, arguments.json).await,
         AdminCommand::Cluster(command) => cluster::run(command, &admin, arguments.json).await,
         AdminCommand::Leader(command) => leader::run(command, &admin, arguments.json).await,
     }

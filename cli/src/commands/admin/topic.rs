@@ -38,6 +38,18 @@ pub enum TopicCommand {
         #[arg(value_name = "NAME", value_parser = topic_name)]
         name: TopicName,
     },
+    /// Change a topic while it is in use; what is not named stays
+    Update {
+        #[arg(value_name = "NAME", value_parser = topic_name)]
+        name: TopicName,
+        /// More queues are there at once; fewer take no messages from now on and go when all groups have consumed them:
+        /// repeat the command until they are gone
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::QUEUES_PER_TOPIC_MAX)))]
+        queues: Option<u32>,
+        /// What clients may do: READ_WRITE, READ, WRITE, NONE
+        #[arg(long, value_name = "PERMISSION", ignore_case = true)]
+        permission: Option<Permission>,
+    },
     /// Delete a topic with all its messages
     Delete {
         #[arg(value_name = "NAME", value_parser = topic_name)]
@@ -130,6 +142,24 @@ pub async fn run(command: TopicCommand, admin: &AdminClient, json: bool) -> Resu
             let messages = bounds.iter().map(|queue| queue.next_offset - queue.first_offset).sum();
             let view = DescribedView { topic: view_of(&described.topic), messages, bounds };
             print(json, &view, || text_of(&view))
+        }
+        TopicCommand::Update { name, queues, permission } => {
+            let request = admin::UpdateTopicRequest {
+                name: name.to_string(),
+                queue_count: queues,
+                permission: permission.map(|permission| i32::from(permission.code())),
+            };
+            let reply = admin.update_topic(request).await.map_err(|error| not_done("changed", &name, error))?;
+            let topic = reply.topic.unwrap_or_default();
+            let view = view_of(&topic);
+            print(json, &view, || {
+                let leaving = topic.queue_count - topic.writable_queues.min(topic.queue_count);
+                let text = format!("topic {name} has {} queues, permission {}", topic.writable_queues, view.permission);
+                match leaving {
+                    0 => text,
+                    more => format!("{text}; {more} more take no messages and go when they are consumed: repeat this"),
+                }
+            })
         }
         TopicCommand::Delete { name } => {
             admin.delete_topic(&name).await.map_err(|error| not_done("deleted", &name, error))?;

@@ -1,0 +1,253 @@
+//! Dead letters: what a group could not consume, and another try with it for that group alone.
+//!
+//! A dead letter refers to the message where it was written. Sent again it is delivered to its group from its own place in
+//! its own topic, with its deliveries counted anew; other groups of the topic see nothing of it. How far a group has been
+//! sent its letters again is its own position in its dead-letter topic.
+
+use std::sync::Arc;
+
+use flotilla_message::{GroupName, QueueId, QueueOffset, TopicName};
+use flotilla_proto::status::{Coded, ok};
+use flotilla_proto::{CallContext, admin, v2};
+use flotilla_raft_log::Term;
+use flotilla_store::{Command, OffsetTarget, Outcome, Rejection, Slot};
+
+use super::groups::no_group;
+use super::messages::{ReadError, count_of, found};
+use crate::consume::frames::Frames;
+use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
+use crate::lead::proposer::SubmitError;
+use crate::replica::Replica;
+
+/// The one queue of a dead-letter topic.
+const QUEUE: QueueId = QueueId(0);
+/// Letters that one call sends again.
+const RESEND_MAX: u32 = 256;
+/// Slots of a topic that are looked through for the place of one message whose queue is not in the order of the log.
+const PLACE_LOOK_MAX: usize = 100_000;
+/// Slots read at once.
+const LOOK_CHUNK: usize = 512;
+
+/// A group's dead letters.
+struct Letters {
+    group: GroupName,
+    topic: TopicName,
+    min: QueueOffset,
+    max: QueueOffset,
+    /// The first one that was not sent again.
+    unsent: QueueOffset,
+}
+
+impl Letters {
+    fn of(replica: &Replica, group: &str) -> Result<Letters, v2::Status> {
+        let group = GroupName::try_from(group).map_err(|error| error.status())?;
+        replica.store.group(&group).ok_or_else(|| no_group(&group))?;
+        let topic = TopicName::dead_letter(&group);
+        let (min, max) = replica.store.queue_bounds(&topic, QUEUE).unwrap_or_default();
+        let progress = replica.store.progress(&group, &topic, QUEUE).ok().flatten();
+        let unsent = progress.filter(|progress| progress.is_pinned).map_or(min, |progress| progress.committed_offset);
+        Ok(Letters { group, topic, min, max, unsent: unsent.max(min) })
+    }
+}
+
+/// Shows dead letters.
+pub struct ListDeadLetters;
+
+impl LeaderCall for ListDeadLetters {
+    type Request = admin::ListDeadLettersRequest;
+    type Answer = admin::ListDeadLettersReply;
+    const METHOD: &'static str = "ListDeadLetters";
+
+    fn is_idempotent(_: &admin::ListDeadLettersRequest) -> bool {
+        true
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        _context: &CallContext,
+        request: &admin::ListDeadLettersRequest,
+        _attempt: Attempt,
+    ) -> Tried<admin::ListDeadLettersReply> {
+        let refuse = |status| admin::ListDeadLettersReply { status: Some(status), ..Default::default() };
+        let letters = match Letters::of(replica, &request.group) {
+            Ok(letters) => letters,
+            Err(refusal) => return Tried::answer(refuse(refusal)),
+        };
+        let from = request.from_offset.map_or(letters.unsent, QueueOffset);
+        match read(replica, &letters, from, count_of(request.count)).await {
+            Ok(found) => Tried::answer(admin::ListDeadLettersReply {
+                status: Some(ok()),
+                letters: found,
+                min_offset: letters.min.0,
+                max_offset: letters.max.0,
+                unsent_offset: letters.unsent.0,
+            }),
+            Err(error) => Tried::answer(refuse(error.told(replica))),
+        }
+    }
+
+    fn refusal(_: &admin::ListDeadLettersRequest, status: v2::Status) -> admin::ListDeadLettersReply {
+        admin::ListDeadLettersReply { status: Some(status), ..Default::default() }
+    }
+}
+
+async fn read(
+    replica: &Replica,
+    letters: &Letters,
+    from: QueueOffset,
+    count: usize,
+) -> Result<Vec<admin::FoundMessage>, ReadError> {
+    let slots = replica.store.slots(&letters.topic, QUEUE, from, count).map_err(ReadError::Store)?;
+    let mut frames = Frames::new(replica);
+    let mut found_ones = Vec::with_capacity(slots.len());
+    for (offset, slot) in &slots {
+        let frame = frames.frame(slot).await.map_err(ReadError::Frame)?;
+        let mut shown = found(replica, &letters.topic, QUEUE, *offset, slot, &frame);
+        // Where it was sent to, as consumers of the dead letters are told too.
+        if let Some(system) = shown.message.as_mut().and_then(|message| message.system_properties.as_mut()) {
+            let (topic, message_id) = (frame.topic().to_owned(), frame.id().to_owned());
+            system.dead_letter_queue = Some(v2::DeadLetterQueue { topic, message_id });
+        }
+        found_ones.push(shown);
+    }
+    Ok(found_ones)
+}
+
+/// Sends dead letters to their group again.
+pub struct ResendDeadLetters;
+
+impl LeaderCall for ResendDeadLetters {
+    type Request = admin::ResendDeadLettersRequest;
+    type Answer = admin::ResendDeadLettersReply;
+    const METHOD: &'static str = "ResendDeadLetters";
+
+    /// A letter that is in flight again is not sent a second time, and one consumed since would be: the caller decides.
+    fn is_idempotent(_: &admin::ResendDeadLettersRequest) -> bool {
+        false
+    }
+
+    async fn execute(
+        replica: &Arc<Replica>,
+        _context: &CallContext,
+        request: &admin::ResendDeadLettersRequest,
+        attempt: Attempt,
+    ) -> Tried<admin::ResendDeadLettersReply> {
+        let refuse = |status| admin::ResendDeadLettersReply { status: Some(status), ..Default::default() };
+        let letters = match Letters::of(replica, &request.group) {
+            Ok(letters) => letters,
+            Err(refusal) => return Tried::answer(refuse(refusal)),
+        };
+        let count = if request.count == 0 { RESEND_MAX } else { request.count.min(RESEND_MAX) };
+        let end = letters.max.0.min(letters.unsent.0 + u64::from(count));
+        let is_all = request.offsets.is_empty();
+        let offsets: Vec<u64> = match is_all {
+            true => (letters.unsent.0..end).collect(),
+            false => request.offsets.iter().copied().take(count as usize).collect(),
+        };
+        let mut reply = admin::ResendDeadLettersReply { status: Some(ok()), ..Default::default() };
+        for offset in offsets {
+            match resend(replica, attempt.term, &letters, QueueOffset(offset)).await {
+                Ok(Ok(())) => reply.resent += 1,
+                Ok(Err(reason)) => reply.failed.push(admin::NotResent { offset, reason }),
+                Err(error) => return Tried::from_submit(error, refuse),
+            }
+        }
+        if is_all && end > letters.unsent.0 {
+            // One that could not be sent stays listed, and does not keep the others from being got through.
+            let to = OffsetTarget::Offset(QueueOffset(end));
+            let command =
+                Command::SetOffset { group: letters.group.clone(), topic: letters.topic.clone(), queue: QUEUE, to };
+            if let Err(error) = replica.proposer.submit(attempt.term, command).await {
+                return Tried::from_submit(error, refuse);
+            }
+            reply.remaining = letters.max.0 - end;
+        }
+        tracing::info!(group = %letters.group, resent = reply.resent, failed = reply.failed.len(), "dead letters resent");
+        Tried::answer(reply)
+    }
+
+    fn refusal(_: &admin::ResendDeadLettersRequest, status: v2::Status) -> admin::ResendDeadLettersReply {
+        admin::ResendDeadLettersReply { status: Some(status), ..Default::default() }
+    }
+}
+
+/// Makes one letter due again in its own queue; the inner error says why that cannot be.
+async fn resend(
+    replica: &Replica,
+    term: Term,
+    letters: &Letters,
+    offset: QueueOffset,
+) -> Result<Result<(), String>, SubmitError> {
+    let place = match place_of(replica, letters, offset).await {
+        Ok(place) => place,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let (topic, queue, offset, slot) = place;
+    let message = slot.message;
+    let command = Command::Redeliver { group: letters.group.clone(), topic, queue, offset, message };
+    Ok(match replica.proposer.submit(term, command).await?.outcome {
+        Outcome::Redelivered => Ok(()),
+        Outcome::Rejected(Rejection::NotConsumed { .. }) => Err("it is in flight again already".to_owned()),
+        Outcome::Rejected(rejection) => Err(rejection.to_string()),
+        other => unreachable!("a redelivery is not answered by {other:?}"),
+    })
+}
+
+type FoundPlace = (TopicName, QueueId, QueueOffset, Slot);
+
+/// Where a dead letter stands in the topic that it was sent to.
+async fn place_of(replica: &Replica, letters: &Letters, offset: QueueOffset) -> Result<FoundPlace, String> {
+    let store = &replica.store;
+    let slots = store.slots(&letters.topic, QUEUE, offset, 1).map_err(|error| error.to_string())?;
+    let (_, letter) = slots.first().filter(|(at, _)| *at == offset).ok_or("there is no such dead letter")?;
+    let frame = Frames::new(replica).frame(letter).await.map_err(|error| error.to_string())?;
+    let topic = frame.topic_name().clone();
+    let info = store.topic(&topic).ok_or_else(|| format!("topic '{topic}' is gone"))?;
+    for queue in (0..info.queue_count).map(QueueId) {
+        if let Some((offset, slot)) = find_in(replica, &topic, queue, letter)? {
+            return Ok((topic, queue, offset, slot));
+        }
+    }
+    Err(format!("message is not in topic '{topic}' any more"))
+}
+
+/// Finds a message in a queue. Its slot was made at the earliest when the message was written, at the latest when it
+/// became a dead letter, and slots are in the order of their times.
+fn find_in(
+    replica: &Replica,
+    topic: &TopicName,
+    queue: QueueId,
+    letter: &Slot,
+) -> Result<Option<(QueueOffset, Slot)>, String> {
+    let store = &replica.store;
+    let Some((min, max)) = store.queue_bounds(topic, queue) else { return Ok(None) };
+    let slot_at = |offset: u64| -> Result<Option<Slot>, String> {
+        let slots = store.slots(topic, queue, QueueOffset(offset), 1).map_err(|error| error.to_string())?;
+        Ok(slots.first().map(|(_, slot)| *slot))
+    };
+    // In topics whose messages stand in their queue at once, slots are in the order of the log.
+    let (mut low, mut high) = (min.0, max.0);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match slot_at(middle)? {
+            Some(slot) if slot.message < letter.message => low = middle + 1,
+            _ => high = middle,
+        }
+    }
+    if let Some(slot) = slot_at(low)?.filter(|slot| low < max.0 && slot.message == letter.message) {
+        return Ok(Some((QueueOffset(low), slot)));
+    }
+    // Delayed ones and those of transactions stand there later than they were written: newest first, down to a limit.
+    let (mut end, mut looked) = (max.0, 0);
+    while end > min.0 && looked < PLACE_LOOK_MAX {
+        let from = end.saturating_sub(LOOK_CHUNK as u64).max(min.0);
+        let count = (end - from) as usize;
+        let slots = store.slots(topic, queue, QueueOffset(from), count).map_err(|error| error.to_string())?;
+        if let Some(found) = slots.iter().rev().find(|(_, slot)| slot.message == letter.message) {
+            return Ok(Some(*found));
+        }
+        looked += count;
+        end = from;
+    }
+    Ok(None)
+}

@@ -1,0 +1,91 @@
+//! What this machine and this build let the harness do: file systems of our own, the shim.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::cluster::volume::Volume;
+use crate::nemesis::FaultKind;
+use crate::run_record::Skipped;
+
+const PROBE_BYTES: u64 = 16 << 20;
+const SHIM: &str = "libflotilla_io_shim.so";
+
+/// Each with the reason where it is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Abilities {
+    /// Loop-mounted file systems that can lose power.
+    pub volumes: Result<(), String>,
+    /// The shim's library.
+    pub shim: Result<PathBuf, String>,
+}
+
+impl Abilities {
+    /// Tries what can only be known by trying.
+    pub async fn probe() -> Abilities {
+        Abilities { volumes: try_volume().await, shim: find_shim() }
+    }
+
+    /// Those of the faults that can be done here, in a group of so many; and the others with the reason.
+    pub fn sift(&self, kinds: &[FaultKind], replicas: u64) -> (Vec<FaultKind>, Vec<Skipped>) {
+        let (mut able, mut skipped) = (Vec::new(), Vec::new());
+        for kind in kinds.iter().copied() {
+            let card = kind.card();
+            let lacks = if card.replicas_min > replicas {
+                Some(format!("it means nothing with fewer than {} replicas", card.replicas_min))
+            } else if card.needs_volumes {
+                self.volumes.clone().err()
+            } else {
+                None
+            };
+            let lacks = lacks.or_else(|| self.shim.clone().err().filter(|_| card.needs_shim));
+            match lacks {
+                None => able.push(kind),
+                Some(why) => skipped.push(Skipped { kind, why }),
+            }
+        }
+        (able, skipped)
+    }
+}
+
+/// Whether this process may do everything on its machine.
+pub fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+async fn try_volume() -> Result<(), String> {
+    if !is_root() {
+        return Err("file systems of its own need root".to_owned());
+    }
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
+    let mut volume = Volume::create(image, mount, PROBE_BYTES).await.map_err(|error| error.to_string())?;
+    let cut = volume.cut_power().map_err(|error| error.to_string());
+    volume.detach().await;
+    cut
+}
+
+fn find_shim() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let dir = own.parent().unwrap_or(Path::new("."));
+    let places = [dir.join(SHIM), dir.join("deps").join(SHIM), dir.join("..").join(SHIM)];
+    let found = places.into_iter().find(|path| path.is_file());
+    found.ok_or_else(|| format!("{SHIM} is not beside this program: `cargo build --release -p flotilla-io-shim`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_done_is_left_out_with_the_reason() {
+        let poor = Abilities { volumes: Err("no root".into()), shim: Err("no shim".into()) };
+        let asked = [FaultKind::KillLeader, FaultKind::PowerLossAll, FaultKind::ClockJump, FaultKind::Ring];
+        let (able, skipped) = poor.sift(&asked, 3);
+        assert_eq!(able, [FaultKind::KillLeader]);
+        let reasons: Vec<_> = skipped.iter().map(|skipped| (skipped.kind, skipped.why.as_str())).collect();
+        assert_eq!(reasons[..2], [(FaultKind::PowerLossAll, "no root"), (FaultKind::ClockJump, "no shim")]);
+        assert!(reasons[2].1.contains("fewer than 5"));
+        let rich = Abilities { volumes: Ok(()), shim: Ok("shim.so".into()) };
+        assert_eq!(rich.sift(&asked, 5), (asked.to_vec(), Vec::new()));
+    }
+}

@@ -1,0 +1,129 @@
+//! One fault with all that was decided when the plan was made: data, and what is done by it.
+
+use serde::{Deserialize, Serialize};
+
+use super::*;
+
+/// One fault. Who leads is only known when it strikes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "nemesis", rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "each variant is documented at its own type")]
+pub enum Fault {
+    Kill(Kill),
+    Pause(Pause),
+    HardStop(HardStop),
+    CrashLoop(CrashLoop),
+    RollingRestart(RollingRestart),
+    LaggardFirst(LaggardFirst),
+    TransferLeader(TransferLeader),
+    NamesrvLoss(NamesrvLoss),
+    Partition(Partition),
+    Bridge(Bridge),
+    Ring(Ring),
+    OneWay(OneWay),
+    Flapping(Flapping),
+    FreezeLink(FreezeLink),
+    SlowLink(SlowLink),
+    LossyLink(LossyLink),
+    CorruptLink(CorruptLink),
+    PowerLoss(PowerLoss),
+    DiskFull(DiskFull),
+    ReadOnlyDisk(ReadOnlyDisk),
+    DeadDisk(DeadDisk),
+    HungDisk(HungDisk),
+    SyncError(SyncError),
+    WriteError(WriteError),
+    SlowSync(SlowSync),
+    FlipBits(FlipBits),
+    TornTail(TornTail),
+    WipeDisk(WipeDisk),
+    ClockJump(ClockJump),
+    ClockDrift(ClockDrift),
+    TopicChurn(TopicChurn),
+    ConsumerChurn(ConsumerChurn),
+    LyingDisk(LyingDisk),
+    Rewind(Rewind),
+    Amnesia(Amnesia),
+}
+
+/// The same for whichever it is.
+macro_rules! with_each {
+    ($fault:expr, $nemesis:ident => $work:expr) => {
+        match $fault {
+            Fault::Kill($nemesis) => $work,
+            Fault::Pause($nemesis) => $work,
+            Fault::HardStop($nemesis) => $work,
+            Fault::CrashLoop($nemesis) => $work,
+            Fault::RollingRestart($nemesis) => $work,
+            Fault::LaggardFirst($nemesis) => $work,
+            Fault::TransferLeader($nemesis) => $work,
+            Fault::NamesrvLoss($nemesis) => $work,
+            Fault::Partition($nemesis) => $work,
+            Fault::Bridge($nemesis) => $work,
+            Fault::Ring($nemesis) => $work,
+            Fault::OneWay($nemesis) => $work,
+            Fault::Flapping($nemesis) => $work,
+            Fault::FreezeLink($nemesis) => $work,
+            Fault::SlowLink($nemesis) => $work,
+            Fault::LossyLink($nemesis) => $work,
+            Fault::CorruptLink($nemesis) => $work,
+            Fault::PowerLoss($nemesis) => $work,
+            Fault::DiskFull($nemesis) => $work,
+            Fault::ReadOnlyDisk($nemesis) => $work,
+            Fault::DeadDisk($nemesis) => $work,
+            Fault::HungDisk($nemesis) => $work,
+            Fault::SyncError($nemesis) => $work,
+            Fault::WriteError($nemesis) => $work,
+            Fault::SlowSync($nemesis) => $work,
+            Fault::FlipBits($nemesis) => $work,
+            Fault::TornTail($nemesis) => $work,
+            Fault::WipeDisk($nemesis) => $work,
+            Fault::ClockJump($nemesis) => $work,
+            Fault::ClockDrift($nemesis) => $work,
+            Fault::TopicChurn($nemesis) => $work,
+            Fault::ConsumerChurn($nemesis) => $work,
+            Fault::LyingDisk($nemesis) => $work,
+            Fault::Rewind($nemesis) => $work,
+            Fault::Amnesia($nemesis) => $work,
+        }
+    };
+}
+
+impl Fault {
+    /// Does the damage; answers to which replicas.
+    ///
+    /// # Errors
+    /// [`FieldError`] if it could not be done; it may be done in part, so it must be healed all the same.
+    pub async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
+        with_each!(self, nemesis => nemesis.hurt(field).await)
+    }
+
+    /// Undoes the damage.
+    ///
+    /// # Errors
+    /// [`FieldError`] if it cannot be undone.
+    pub async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
+        with_each!(self, nemesis => nemesis.heal(field, targets).await)
+    }
+
+    /// How long the fault takes by itself, beside its hold: a guess, to leave it the room in a plan.
+    pub(crate) fn busy_ms(&self) -> u64 {
+        match self {
+            Fault::CrashLoop(nemesis) => nemesis.lives_ms.iter().sum::<u64>() + 500,
+            Fault::RollingRestart(nemesis) => 1_000 * nemesis.replicas,
+            Fault::Amnesia(_) => 14_000,
+            Fault::LaggardFirst(nemesis) => nemesis.lag_ms + nemesis.alone_ms + 1_000,
+            Fault::HardStop(_) | Fault::PowerLoss(_) | Fault::LyingDisk(_) | Fault::Rewind(_) => 1_500,
+            Fault::ReadOnlyDisk(_) | Fault::DeadDisk(_) | Fault::FlipBits(_) | Fault::TornTail(_) => 1_000,
+            Fault::WipeDisk(_) | Fault::DiskFull(_) => 1_000,
+            Fault::Kill(_) | Fault::TransferLeader(_) | Fault::NamesrvLoss(_) => 500,
+            Fault::SyncError(_) | Fault::WriteError(_) => 500,
+            _ => 100,
+        }
+    }
+
+    /// Whether there is anything to hold: a rolling restart or a transfer is over when it is done.
+    pub(crate) fn is_held(&self) -> bool {
+        !matches!(self, Fault::RollingRestart(_) | Fault::TransferLeader(_) | Fault::LaggardFirst(_))
+    }
+}

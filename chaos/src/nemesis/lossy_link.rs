@@ -1,0 +1,46 @@
+//! The network between the leader and the rest loses some of what goes over it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{About, Field, FieldError, Nemesis};
+use crate::cluster::links::Traffic;
+use crate::rng::Rng;
+
+pub(super) const ABOUT: About = About {
+    what: "of the pieces between the leader and the rest 1 to 20 of 100 come only when sent again, 200 ms later",
+    heals: "nothing is lost any more",
+};
+
+/// Loss, as TCP makes it felt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LossyLink {
+    /// Of a hundred pieces.
+    pub percent: u8,
+}
+
+impl LossyLink {
+    pub(super) fn draw(rng: &mut Rng) -> LossyLink {
+        LossyLink { percent: rng.magnitude(1, 20) as u8 }
+    }
+}
+
+impl Nemesis for LossyLink {
+    async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
+        let leader = field.leader().await?;
+        set(field, leader, Traffic::Lossy(self.percent))?;
+        Ok(vec![leader])
+    }
+
+    async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
+        targets.iter().try_for_each(|leader| set(field, *leader, Traffic::Flows))
+    }
+}
+
+fn set(field: &Field, leader: u64, traffic: Traffic) -> Result<(), FieldError> {
+    let links = field.links()?;
+    for other in field.others(leader) {
+        links.set_traffic(leader, other, traffic);
+        links.set_traffic(other, leader, traffic);
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! Named scenarios: field cases as plans, with what must hold beside the promises.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+
+/// What must hold in a run beside the promises. Judged again with a stored run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// The longest time without an acknowledgement in any fault, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap_ms_max: Option<u64>,
+    /// From a healing to the next acknowledgement, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_heal_ms_max: Option<u64>,
+    /// Terms after the first one, as seen under load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elections_max: Option<u64>,
+    /// Replicas that ended by themselves, though a fault of their disks excuses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_max: Option<u64>,
+}
+
+impl Limits {
+    /// Which of them were passed, a sentence each.
+    pub(crate) fn passed(&self, gap_ms: u64, after_heal_ms: u64, elections: u64, ends: u64) -> Vec<String> {
+        let mut passed = Vec::new();
+        let mut hold = |limit: Option<u64>, value: u64, what: &str| {
+            if let Some(limit) = limit.filter(|limit| value > *limit) {
+                passed.push(format!("{what}: {value}, at most {limit} may be"));
+            }
+        };
+        hold(self.gap_ms_max, gap_ms, "milliseconds without an acknowledgement");
+        hold(self.after_heal_ms_max, after_heal_ms, "milliseconds from a healing to the next acknowledgement");
+        hold(self.elections_max, elections, "elections");
+        hold(self.ends_max, ends, "replicas that ended by themselves");
+        passed
+    }
+}
+
+/// A field case on real processes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scenario {
+    /// How it is called.
+    pub name: String,
+    /// Which case it shows.
+    pub case: String,
+    /// What must hold, in a sentence.
+    pub must: String,
+    /// Messages a second.
+    pub rate: u64,
+    /// Beside the promises.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What is done.
+    pub plan: Plan,
+}
+
+const FILES: &[&str] = &[
+    include_str!("../scenarios/a01-laggard-first.json"),
+    include_str!("../scenarios/a02-cut-leader-leads-again.json"),
+    include_str!("../scenarios/a03-isolated-follower-returns.json"),
+    include_str!("../scenarios/a04-transfer-meets-partition.json"),
+    include_str!("../scenarios/a05a-sync-fails-on-leader.json"),
+    include_str!("../scenarios/a05b-sync-takes-5s-on-leader.json"),
+    include_str!("../scenarios/a05c-no-space-error-on-leader.json"),
+    include_str!("../scenarios/a05d-read-only-leader.json"),
+    include_str!("../scenarios/a05e-bad-disk-on-follower.json"),
+    include_str!("../scenarios/a05f-dead-or-hung-leader-disk.json"),
+    include_str!("../scenarios/a06-wiped-follower.json"),
+    include_str!("../scenarios/a07-away-for-long.json"),
+    include_str!("../scenarios/b01-one-failed-sync-then-power-loss.json"),
+    include_str!("../scenarios/b04-two-crashes-in-a-row.json"),
+    include_str!("../scenarios/b06-answers-lost.json"),
+    include_str!("../scenarios/b08-clock-step.json"),
+    include_str!("../scenarios/b08-clock-step-and-failover.json"),
+    include_str!("../scenarios/b10-full-disks.json"),
+    include_str!("../scenarios/b11-damaged-log-at-rest.json"),
+    include_str!("../scenarios/corrupt-link.json"),
+    include_str!("../scenarios/d03-namesrv-gone.json"),
+    include_str!("../scenarios/g01-kills-around-start.json"),
+    include_str!("../scenarios/g02-damage-while-running.json"),
+    include_str!("../scenarios/g02-damaged-vote.json"),
+    include_str!("../scenarios/g04-power-loss.json"),
+    include_str!("../scenarios/g05-empty-disk-votes.json"),
+    include_str!("../scenarios/i01-leader-changes.json"),
+    include_str!("../scenarios/k01-many-leaders-few-writes.json"),
+    include_str!("../scenarios/k02-last-replica.json"),
+    include_str!("../scenarios/k05-late-append.json"),
+    include_str!("../scenarios/k07-all-disks-slow.json"),
+    include_str!("../scenarios/k08-hard-stops.json"),
+    include_str!("../scenarios/q06-blips.json"),
+];
+
+impl Scenario {
+    /// All there are, in the order of their names.
+    pub fn all() -> Vec<Scenario> {
+        FILES.iter().map(|text| serde_json::from_str(text).expect("a test reads every file")).collect()
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Scenario> {
+        Scenario::all().into_iter().find(|scenario| scenario.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_a_scenario_with_room_for_its_faults() {
+        let all = Scenario::all();
+        assert!(all.is_sorted_by(|one, other| one.name < other.name));
+        for Scenario { name, case, must, plan, .. } in &all {
+            assert!(!case.is_empty() && !must.is_empty(), "{name}");
+            assert!(plan.steps.is_sorted_by_key(|step| step.at_ms) && !plan.steps.is_empty(), "{name}");
+            assert!(plan.steps.iter().map(|step| step.number).eq(1..=plan.steps.len() as u64), "{name}");
+            let end = plan.steps.iter().map(|step| step.at_ms + step.hold_ms).max().unwrap();
+            assert!(end + crate::plan::QUIET_END_MS <= plan.duration_ms, "{name}");
+        }
+        assert_eq!(Scenario::named("a01-laggard-first").unwrap().case, "A01");
+        assert_eq!(Scenario::named("nothing"), None);
+    }
+
+    #[test]
+    fn a_limit_that_is_passed_is_named() {
+        let limits =
+            Limits { gap_ms_max: Some(100), after_heal_ms_max: None, elections_max: Some(1), ends_max: Some(0) };
+        assert_eq!(limits.passed(100, 9_999, 1, 0), [""; 0]);
+        assert_eq!(limits.passed(101, 0, 2, 1).len(), 3);
+    }
+}

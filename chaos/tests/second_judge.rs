@@ -1,0 +1,199 @@
+//! The second judge, in another language, comes to the same conclusion as the first on good, broken and void runs.
+
+use std::path::Path;
+use std::process::Command;
+
+use flotilla_chaos::nemesis::FaultKind;
+use flotilla_chaos::scenario::Limits;
+use flotilla_chaos::{CallCounts, Conclusion, FaultRecord, RunDir, RunRecord, Settings, rejudge};
+use flotilla_checkers::{Ack, Delivery, Dump, EventKind, Leadership, Operation, QueueKey, Recorder, write_json_lines};
+
+/// A history that can be spoilt.
+struct Story {
+    recorder: Recorder,
+    now_ns: u64,
+    record: RunRecord,
+}
+
+fn queue() -> QueueKey {
+    QueueKey::new("chaos", 0)
+}
+
+impl Story {
+    /// Two messages acknowledged, received and found at the end, and a fault between.
+    fn good() -> Story {
+        let fault = FaultRecord {
+            number: 1,
+            kind: FaultKind::KillLeader,
+            targets: vec![1],
+            started_ns: 25,
+            struck_ns: 26,
+            healed_ns: 28,
+            disturbed: None,
+            problem: None,
+            notes: Vec::new(),
+        };
+        let settings = Settings {
+            seed: 1,
+            faults: vec![FaultKind::KillLeader],
+            duration_ms: 1_000,
+            rate: 2,
+            replicas: 3,
+            overlaps: false,
+            plan_file: None,
+            scenario: None,
+            limits: Limits::default(),
+        };
+        let record = RunRecord {
+            settings,
+            faults: vec![fault],
+            skipped: Vec::new(),
+            incidents: Vec::new(),
+            calls: CallCounts::default(),
+            load_started_ns: 0,
+            load_ended_ns: 100,
+            total_ms: 1,
+        };
+        let mut story = Story { recorder: Recorder::default(), now_ns: 0, record };
+        story.event("observer", EventKind::Ok, Operation::Leader(Leadership { term: 1, leader: 1 }));
+        story.acked("1-0", 0);
+        story.acked("1-1", 1);
+        story.received("consumer-1", &[(0, "1-0"), (1, "1-1")]);
+        story.received("drain-1", &[(0, "1-0"), (1, "1-1")]);
+        (1..=3).for_each(|replica| story.state(replica, "d", 9));
+        story
+    }
+
+    fn event(&mut self, process: &str, kind: EventKind, operation: Operation) {
+        self.now_ns += 10;
+        self.recorder.record(self.now_ns, process, kind, operation);
+    }
+
+    fn send(&mut self, id: &str, kind: EventKind, ack: Option<Ack>) {
+        let operation = |ack| Operation::Send { message_id: id.into(), ack };
+        self.event("producer-1", EventKind::Invoke, operation(None));
+        self.event("producer-1", kind, operation(ack));
+    }
+
+    fn acked(&mut self, id: &str, offset: u64) {
+        let ack = Ack { term: Some(1), leader: Some(1), ..Ack::at(queue(), offset) };
+        self.send(id, EventKind::Ok, Some(ack));
+    }
+
+    fn received(&mut self, who: &str, places: &[(u64, &str)]) {
+        let deliveries = places.iter().map(|(offset, id)| Delivery::new(who, queue(), *offset, *id)).collect();
+        self.event(who, EventKind::Ok, Operation::Receive { deliveries });
+    }
+
+    fn state(&mut self, replica: u64, digest: &str, applied_index: u64) {
+        let dump = Dump { replica, applied_index, digest: digest.into(), queues: Vec::new() };
+        self.event("harness", EventKind::Ok, Operation::Dump(dump));
+    }
+
+    /// What the first judge says; the second must say the same.
+    fn judged(&self, dir: &Path) -> Conclusion {
+        let file = std::fs::File::create(dir.join("history.jsonl")).unwrap();
+        write_json_lines(self.recorder.events(), file).unwrap();
+        std::fs::write(dir.join("run.json"), serde_json::to_vec(&self.record).unwrap()).unwrap();
+        let first = rejudge(&RunDir::open(dir).unwrap()).unwrap();
+        assert!(std::fs::read_to_string(dir.join("report.html")).unwrap().contains("<svg"));
+        let check = Path::new(env!("CARGO_MANIFEST_DIR")).join("../jepsen-like-tests/second-checker/check.py");
+        let second = Command::new("python3").arg(check).arg(dir).output().unwrap();
+        let code = match first.conclusion {
+            Conclusion::Good => 0,
+            Conclusion::Broken => 1,
+            Conclusion::Void => 3,
+        };
+        let said = String::from_utf8_lossy(&second.stdout).into_owned() + &String::from_utf8_lossy(&second.stderr);
+        assert_eq!(second.status.code(), Some(code), "{said}\nthe first judge:\n{first}");
+        first.conclusion
+    }
+}
+
+#[test]
+fn two_judges_agree_on_planted_histories() {
+    type Plant = fn(&mut Story);
+    let stories: [(Conclusion, Plant); 19] = [
+        (Conclusion::Good, |_| {}),
+        (Conclusion::Good, |s| {
+            s.send("1-2", EventKind::Unknown, None);
+            s.received("drain-2", &[(2, "1-2")]);
+        }),
+        (Conclusion::Good, |s| s.send("1-2", EventKind::Fail, None)),
+        (Conclusion::Broken, |s| s.acked("1-2", 2)),
+        (Conclusion::Broken, |s| {
+            s.acked("1-2", 2);
+            s.received("drain-2", &[(2, "1-2")]);
+        }),
+        (Conclusion::Broken, |s| {
+            s.acked("1-2", 2);
+            s.received("consumer-1", &[(2, "1-2")]);
+        }),
+        (Conclusion::Broken, |s| s.received("drain-2", &[(2, "nobody's")])),
+        (Conclusion::Broken, |s| {
+            s.send("1-2", EventKind::Fail, None);
+            s.received("drain-2", &[(2, "1-2")]);
+        }),
+        (Conclusion::Broken, |s| s.received("drain-2", &[(2, "1-0")])),
+        (Conclusion::Broken, |s| {
+            s.send("1-2", EventKind::Unknown, None);
+            s.received("drain-2", &[(3, "1-2")]);
+        }),
+        (Conclusion::Broken, |s| s.received("consumer-2", &[(1, "1-1"), (0, "1-0")])),
+        (Conclusion::Broken, |s| {
+            s.send("1-2", EventKind::Unknown, None);
+            s.received("consumer-2", &[(1, "1-2")]);
+        }),
+        (Conclusion::Broken, |s| s.event("o", EventKind::Ok, Operation::Leader(Leadership { term: 1, leader: 2 }))),
+        (Conclusion::Broken, |s| s.state(4, "other", 9)),
+        (Conclusion::Broken, |s| s.record.incidents.push("broker 2 ended by itself".into())),
+        (Conclusion::Broken, |s| {
+            s.record.settings.limits.elections_max = Some(0);
+            s.event("o", EventKind::Ok, Operation::Leader(Leadership { term: 2, leader: 2 }));
+            s.record.load_ended_ns = s.now_ns;
+        }),
+        (Conclusion::Good, |s| {
+            s.record.settings.limits.elections_max = Some(0);
+            s.event("o", EventKind::Ok, Operation::Leader(Leadership { term: 2, leader: 2 }));
+        }),
+        (Conclusion::Void, |s| s.record.faults[0].problem = Some("refused".into())),
+        (Conclusion::Void, |s| s.record.settings.rate = 1_000),
+    ];
+    for (number, (conclusion, plant)) in stories.into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut story = Story::good();
+        plant(&mut story);
+        assert_eq!(story.judged(dir.path()), conclusion, "story {number}");
+    }
+}
+
+#[test]
+fn they_agree_on_message_groups() {
+    let place = |offset| Some(Ack::at(QueueKey::new("chaos-fifo", 0), offset));
+    for (comes, conclusion) in [([0, 1], Conclusion::Good), ([1, 0], Conclusion::Broken)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut story = Story::good();
+        story.send("1-5", EventKind::Ok, place(0));
+        story.send("1-6", EventKind::Ok, place(1));
+        for who in ["consumer-1", "consumer-2", "drain-1"] {
+            let at = usize::from(who == "consumer-2");
+            let seen = if who == "drain-1" { vec![0, 1] } else { vec![comes[at]] };
+            let delivery =
+                |offset: u64| Delivery::new(who, QueueKey::new("chaos-fifo", 0), offset, format!("1-{}", offset + 5));
+            let deliveries = seen.into_iter().map(delivery).collect();
+            story.event(who, EventKind::Ok, Operation::Receive { deliveries });
+        }
+        assert_eq!(story.judged(dir.path()), conclusion, "{comes:?}");
+    }
+}
+
+#[test]
+fn they_agree_on_a_reversed_queue() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut story = Story::good();
+    story.acked("1-3", 3);
+    story.acked("1-2", 2);
+    story.received("consumer-1", &[(2, "1-2"), (3, "1-3")]);
+    story.received("drain-1", &[(2, "1-2"), (3, "1-3")]);
+    assert_eq!(story.judged(dir.path()), Conclusion::Broken);
+}

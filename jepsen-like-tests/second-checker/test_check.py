@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""The second judge accepts a good history and names what was planted in each bad one.
+
+    python3 -m unittest discover -s jepsen-like-tests/second-checker
+"""
+
+import copy
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check  # noqa: E402
+
+QUEUE = {"topic": "chaos", "queue": 0}
+
+
+def send(kind, message, offset=None, process="producer-1", term=1, leader=1):
+    value = {"message_id": message}
+    if offset is not None:
+        value["ack"] = {"queue": QUEUE, "offset": offset, "term": term, "leader": leader}
+    return {"process": process, "type": kind, "f": "send", "value": value}
+
+
+def receive(who, *places, attempt=1):
+    deliveries = [
+        {"consumer": who, "queue": QUEUE, "offset": offset, "message_id": message, "attempt": attempt}
+        for offset, message in places
+    ]
+    return {"process": who, "type": "ok", "f": "receive", "value": {"deliveries": deliveries}}
+
+
+def dump(replica, digest="d", applied=9):
+    value = {"replica": replica, "applied_index": applied, "digest": digest, "queues": []}
+    return {"process": "harness", "type": "ok", "f": "dump", "value": value}
+
+
+def leader(term, who):
+    return {"process": "observer", "type": "ok", "f": "leader", "value": {"term": term, "leader": who}}
+
+
+def good():
+    return [
+        leader(1, 1),
+        send("invoke", "1-0"),
+        send("ok", "1-0", 0),
+        send("invoke", "1-1"),
+        send("ok", "1-1", 1),
+        send("invoke", "1-2"),
+        send("fail", "1-2"),
+        send("invoke", "1-3"),
+        send("info", "1-3"),
+        receive("consumer-1", (0, "1-0"), (1, "1-1")),
+        receive("drain-1", (0, "1-0")),
+        receive("drain-2", (1, "1-1")),
+        dump(1),
+        dump(2),
+        dump(3),
+    ]
+
+
+RECORD = {
+    "settings": {"seed": 1, "faults": ["kill-leader"], "duration_ms": 1000, "rate": 2, "replicas": 3},
+    "faults": [{"number": 1, "kind": "kill-leader", "started_ns": 1, "struck_ns": 1, "healed_ns": 2}],
+    "skipped": [],
+    "incidents": [],
+    "load_ended_ns": 200,
+}
+
+
+class SecondJudge(unittest.TestCase):
+    def judge(self, events, record=None, report=None):
+        with tempfile.TemporaryDirectory() as directory:
+            with open(os.path.join(directory, "history.jsonl"), "w", encoding="utf-8") as file:
+                for index, event in enumerate(events):
+                    file.write(json.dumps({"index": index, "time": index * 10, "wall_ms": 0, **event}) + "\n")
+            with open(os.path.join(directory, "run.json"), "w", encoding="utf-8") as file:
+                json.dump(record or RECORD, file)
+            if report:
+                with open(os.path.join(directory, "report.json"), "w", encoding="utf-8") as file:
+                    json.dump({"conclusion": report}, file)
+                stdout, stderr = sys.stdout, sys.stderr
+                with open(os.devnull, "w", encoding="utf-8") as nowhere:
+                    sys.stdout = sys.stderr = nowhere
+                    try:
+                        return check.main([directory])
+                    finally:
+                        sys.stdout, sys.stderr = stdout, stderr
+            return check.judge(directory)
+
+    def assert_found(self, events, *names):
+        conclusion, findings, _, _ = self.judge(events)
+        self.assertEqual(conclusion, "broken")
+        for name in names:
+            self.assertIn(name, findings)
+
+    def test_a_good_history_is_good(self):
+        self.assertEqual(self.judge(good()), ("good", {}, [], []))
+        self.assertEqual(self.judge(good(), report="good"), 0)
+
+    def test_an_unknown_send_that_arrives_and_a_redelivery_are_allowed(self):
+        events = good()
+        events[9] = receive("consumer-1", (0, "1-0"), (1, "1-1"), (2, "1-3"))
+        events.insert(10, receive("consumer-1", (0, "1-0"), attempt=2))
+        events.append(receive("drain-1", (2, "1-3")))
+        self.assertEqual(self.judge(events)[0], "good")
+
+    def test_lost_at_the_end_and_lost_to_consumers(self):
+        events = good()
+        del events[11]
+        self.assert_found(events, "no-lost-ack", "nothing-taken-back")
+        events = good()
+        events[9] = receive("consumer-1", (0, "1-0"))
+        self.assert_found(events, "no-lost-ack")
+
+    def test_found_elsewhere_than_acknowledged(self):
+        events = good()
+        events[4] = send("ok", "1-1", 7)
+        self.assert_found(events, "no-lost-ack", "nothing-taken-back")
+
+    def test_phantoms(self):
+        for message in ("1-2", "never-sent"):
+            self.assert_found(good() + [receive("drain-1", (2, message))], "no-phantom")
+
+    def test_a_message_at_two_places(self):
+        self.assert_found(good() + [receive("drain-1", (2, "1-1"))], "no-duplicate")
+
+    def test_a_hole(self):
+        self.assert_found(good() + [receive("drain-1", (3, "1-3"))], "dense-offsets")
+
+    def test_out_of_order(self):
+        events = good()
+        events[9] = receive("consumer-1", (1, "1-1"), (0, "1-0"))
+        self.assert_found(events, "order-per-queue")
+
+    def test_message_groups_out_of_order(self):
+        fifo = {"topic": "chaos-fifo", "queue": 0}
+
+        def of_fifo(event):
+            text = json.dumps(event).replace(json.dumps(QUEUE), json.dumps(fifo))
+            return json.loads(text)
+
+        first = [of_fifo(e) for e in (send("invoke", "1-5"), send("ok", "1-5", 0), send("invoke", "1-6"), send("ok", "1-6", 1))]
+        drained = [of_fifo(receive("drain-3", (0, "1-5"), (1, "1-6")))]
+        in_order = [of_fifo(receive("consumer-1", (0, "1-5"))), of_fifo(receive("consumer-2", (1, "1-6")))]
+        self.assertEqual(self.judge(good() + first + drained + in_order)[0], "good")
+        self.assert_found(good() + first + drained + in_order[::-1], "order-per-message-group")
+
+    def test_offsets_against_time(self):
+        events = good()
+        events[2], events[4] = send("ok", "1-0", 1), send("ok", "1-1", 0)
+        self.assert_found(events, "real-time-order")
+
+    def test_two_values_at_one_offset(self):
+        self.assert_found(good() + [receive("consumer-2", (1, "1-3"))], "nothing-taken-back")
+
+    def test_replicas_that_differ(self):
+        self.assert_found(good()[:-1] + [dump(3, digest="other")], "replicas-agree")
+        self.assert_found(good()[:-1] + [dump(3, applied=8)], "replicas-agree")
+
+    def test_two_leaders_of_a_term(self):
+        self.assert_found([leader(1, 2)] + good(), "one-leader-per-term")
+        events = good()
+        events[2] = send("ok", "1-0", 0, leader=3)
+        self.assert_found(events, "one-leader-per-term")
+
+    def test_incidents_and_silent_replicas(self):
+        record = copy.deepcopy(RECORD)
+        record["incidents"] = ["broker 2 ended by itself"]
+        self.assertEqual(self.judge(good(), record)[0], "broken")
+        self.assertEqual(self.judge(good()[:-1])[0], "broken")
+
+    def test_void_runs_are_not_good(self):
+        for path, value in (("healed_ns", 10**9), ("problem", "refused"), ("disturbed", 0)):
+            record = copy.deepcopy(RECORD)
+            record["faults"][0][path] = value
+            self.assertEqual(self.judge(good(), record)[0], "void", path)
+        record = copy.deepcopy(RECORD)
+        record["settings"]["rate"] = 1000
+        self.assertEqual(self.judge(good(), record)[0], "void")
+        record = copy.deepcopy(RECORD)
+        record["settings"]["faults"], record["faults"] = [], []
+        self.assertEqual(self.judge(good(), record)[0], "good")
+
+    def test_a_passed_limit_is_an_incident(self):
+        for name, value, right in (("gap_ms_max", 0, False), ("gap_ms_max", 1, True), ("elections_max", 0, True)):
+            record = copy.deepcopy(RECORD)
+            record["settings"]["limits"] = {name: value}
+            self.assertEqual(self.judge(good(), record)[0], "good" if right else "broken", name)
+        record["settings"]["limits"] = {"elections_max": 0}
+        self.assertEqual(self.judge([leader(2, 2)] + good(), record)[0], "broken")
+        late = copy.deepcopy(record)
+        late["load_ended_ns"] = 5
+        self.assertEqual(self.judge(good() + [leader(2, 2)], late)[0], "good")
+
+    def test_disagreement_with_the_first_judge_is_told(self):
+        self.assertEqual(self.judge(good(), report="broken"), 4)
+        self.assertEqual(self.judge(good()[:-1], report="broken"), 1)
+
+    def test_histories_that_contradict_themselves_are_refused(self):
+        for events in (
+            [send("ok", "a", 0)],
+            [send("invoke", "a"), send("invoke", "b")],
+            [send("invoke", "a"), send("ok", "a")],
+            [{"process": "p", "type": "ok", "f": "receive", "value": {}}],
+        ):
+            with self.assertRaises(check.Unusable):
+                self.judge(events)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,159 @@
+//! Keeps a replica that is not fit from leading: it does not campaign, and if it leads, a fit follower takes over.
+//!
+//! Fit is a replica whose copy of the log has no known hole and whose wall clock the others do not contradict. Only where
+//! nobody led for a while does an unfit one campaign all the same: serving what is intact is better than serving nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flotilla_runtime::{Instant, Runtime, Task};
+
+use crate::log_view::LogView;
+use crate::raft::LogRaft;
+use crate::status_watch::StatusWatch;
+use crate::vitals::{Vitals, ask_vitals};
+use crate::{Role, Transport};
+
+/// While this replica is unfit it looks so often.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// A fit replica looks so often even if nothing was told.
+const IDLE_PAUSE: Duration = Duration::from_secs(5);
+/// After so long without any leader an unfit replica campaigns too.
+const LEADERLESS_MAX: Duration = Duration::from_secs(10);
+/// A hand-over that has not worked after so long is tried again, perhaps with another follower.
+const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+
+/// Cheap handle; the task ends with the last of them.
+#[derive(Clone)]
+pub(crate) struct LeadGuard {
+    inner: Arc<Inner>,
+    _task: Arc<Task<()>>,
+}
+
+struct Inner {
+    view: LogView,
+    vitals: Arc<Vitals>,
+    raft: LogRaft,
+    status: StatusWatch,
+    transport: Arc<dyn Transport>,
+    runtime: Runtime,
+    may_campaign: AtomicBool,
+}
+
+impl LeadGuard {
+    /// Begins to guard; whether this replica may campaign is settled when this returns.
+    pub(crate) fn start(
+        view: LogView,
+        vitals: Arc<Vitals>,
+        raft: LogRaft,
+        status: StatusWatch,
+        transport: Arc<dyn Transport>,
+        runtime: &Runtime,
+    ) -> LeadGuard {
+        let inner = Arc::new(Inner {
+            view,
+            vitals,
+            raft,
+            status,
+            transport,
+            runtime: runtime.clone(),
+            may_campaign: AtomicBool::new(true),
+        });
+        inner.let_campaign(inner.is_fit() || inner.status.now().members.len() <= 1);
+        let working = inner.clone();
+        let task = Arc::new(runtime.spawn("lead-guard", async move { working.run().await }));
+        LeadGuard { inner, _task: task }
+    }
+
+    /// Whether this replica may campaign, or take over leadership.
+    pub(crate) fn may_campaign(&self) -> bool {
+        // What was found a moment ago counts at once, though the task may not have looked yet.
+        self.inner.is_fit() || (self.inner.may_campaign.load(Ordering::Acquire) && self.inner.is_late())
+    }
+
+    /// Whether there is a reason not to lead.
+    pub(crate) fn is_fit(&self) -> bool {
+        self.inner.is_fit()
+    }
+}
+
+impl Inner {
+    fn is_fit(&self) -> bool {
+        !self.view.shared.damages.any() && !self.vitals.is_clock_off()
+    }
+
+    /// Nobody else can or did lead.
+    fn is_late(&self) -> bool {
+        let status = self.status.now();
+        status.members.len() <= 1 || status.leader.is_none()
+    }
+
+    fn let_campaign(&self, may: bool) {
+        self.may_campaign.store(may, Ordering::Release);
+        self.raft.runtime_config().elect(may);
+    }
+
+    async fn run(&self) {
+        let damages = &self.view.shared.damages;
+        let mut leaderless_since: Option<Instant> = None;
+        let (mut was_fit, mut is_stuck) = (true, false);
+        while !damages.is_closing() {
+            let mut news = std::pin::pin!(damages.news());
+            news.as_mut().enable();
+            let is_fit = self.is_fit();
+            if is_fit != was_fit {
+                tracing::warn!(is_fit, "lead guard: this replica's fitness to lead changed");
+                was_fit = is_fit;
+            }
+            let status = self.status.now();
+            let now = self.runtime.now();
+            if is_fit || status.leader.is_some() {
+                leaderless_since = None;
+            }
+            let since = *leaderless_since.get_or_insert(now);
+            let is_desperate = !is_fit && status.leader.is_none() && now >= since + LEADERLESS_MAX;
+            let may = is_fit || is_desperate || status.members.len() <= 1;
+            if is_desperate && !self.may_campaign.load(Ordering::Acquire) {
+                tracing::error!("lead guard: nobody leads, so this replica campaigns although it is not fit to lead");
+            }
+            self.let_campaign(may);
+            if !is_fit && status.role == Role::Leader && status.members.len() > 1 {
+                let was_begun = self.hand_over().await;
+                if !was_begun && !is_stuck {
+                    tracing::error!(
+                        "lead guard: this replica leads and is not fit to, but no follower can take over now"
+                    );
+                }
+                is_stuck = !was_begun;
+            }
+            let pause = if is_fit { IDLE_PAUSE } else { LOOK_PAUSE };
+            let _ = self.runtime.timeout(pause, news).await;
+        }
+    }
+
+    /// Gives the lead to the fittest follower; false if there is none.
+    async fn hand_over(&self) -> bool {
+        for target in self.status.followers_by_log() {
+            let is_fit = match ask_vitals(&self.runtime, &*self.transport, target).await {
+                Some(answer) => answer.is_fit,
+                // It does not answer, or does not know the question.
+                None => false,
+            };
+            if !is_fit {
+                continue;
+            }
+            tracing::warn!(%target, "lead guard: handing over, this replica is not fit to lead");
+            if self.raft.trigger().transfer_leader(target.0).await.is_err() {
+                return true;
+            }
+            let until = self.runtime.now() + HAND_OVER_MAX;
+            while self.status.now().role == Role::Leader && self.runtime.now() < until {
+                self.runtime.sleep(LOOK_PAUSE / 4).await;
+            }
+            return true;
+        }
+        self.runtime.sleep(LOOK_PAUSE * 10).await;
+        false
+    }
+}

@@ -1,0 +1,71 @@
+//! What this replica knows about its own health, and tells to those who ask.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use flotilla_runtime::Runtime;
+
+use super::digests::{Digests, StateDigest};
+use crate::log_view::LogView;
+
+/// What a replica tells about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VitalsAnswer {
+    /// It knows no reason why it should not lead.
+    pub(crate) is_fit: bool,
+    /// Its wall clock, ms since 1970.
+    pub(crate) wall_ms: u64,
+    /// Its newest digests.
+    pub(crate) digests: Vec<StateDigest>,
+}
+
+/// One replica's knowledge about itself.
+pub(crate) struct Vitals {
+    view: LogView,
+    runtime: Runtime,
+    pub(crate) digests: Digests,
+    is_clock_off: AtomicBool,
+    alarm: Mutex<Option<String>>,
+}
+
+impl Vitals {
+    pub(crate) fn new(view: LogView, runtime: Runtime) -> Vitals {
+        Vitals {
+            view,
+            runtime,
+            digests: Digests::default(),
+            is_clock_off: AtomicBool::new(false),
+            alarm: Mutex::new(None),
+        }
+    }
+
+    /// The others' clocks contradict this one's.
+    pub(crate) fn is_clock_off(&self) -> bool {
+        self.is_clock_off.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_clock_off(&self, is_off: bool) -> bool {
+        self.is_clock_off.swap(is_off, Ordering::AcqRel) != is_off
+    }
+
+    /// A difference of state between replicas, in words, once there was one.
+    pub(crate) fn alarm(&self) -> Option<String> {
+        self.alarm.lock().expect("alarm lock is never poisoned: no code panics while holding it").clone()
+    }
+
+    /// True if this is news.
+    pub(super) fn set_alarm(&self, text: Option<String>) -> bool {
+        let mut alarm = self.alarm.lock().expect("alarm lock is never poisoned: no code panics while holding it");
+        let is_news = text.is_some() && *alarm != text;
+        *alarm = text;
+        is_news
+    }
+
+    pub(crate) fn answer(&self) -> VitalsAnswer {
+        VitalsAnswer {
+            is_fit: !self.view.shared.damages.any() && !self.is_clock_off(),
+            wall_ms: self.runtime.wall_ms(),
+            digests: self.digests.newest(),
+        }
+    }
+}
