@@ -102,6 +102,30 @@ impl Checkpoint {
     }
 }
 
+/// A checkpoint whose state is held fast, and made into bytes when it is written.
+pub(crate) struct PendingCheckpoint {
+    /// All but the state.
+    head: Checkpoint,
+    state: Box<dyn FnOnce() -> Vec<u8> + Send>,
+}
+
+impl PendingCheckpoint {
+    /// `head` without its state, and what makes that.
+    pub(crate) fn new(head: Checkpoint, state: Box<dyn FnOnce() -> Vec<u8> + Send>) -> PendingCheckpoint {
+        PendingCheckpoint { head, state }
+    }
+
+    /// The last entry applied.
+    pub(crate) fn last(&self) -> EntryId {
+        self.head.last
+    }
+
+    /// The whole. Takes its time.
+    pub(crate) fn finish(self) -> Checkpoint {
+        Checkpoint { state: (self.state)().into(), ..self.head }
+    }
+}
+
 /// The index in a checkpoint's file name; `None` for any other name.
 pub(crate) fn parse_checkpoint_name(name: &str) -> Option<LogIndex> {
     let digits = name.strip_prefix("checkpoint-")?.strip_suffix(ENDING)?;

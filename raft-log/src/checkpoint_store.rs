@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use crate::checkpoint_file::{Checkpoint, Origin, parse_checkpoint_name};
+use crate::checkpoint_file::{Checkpoint, Origin, PendingCheckpoint, parse_checkpoint_name};
 use crate::disk::{Disk, read_file, write_file_atomically};
 use crate::log_view::LogView;
 use crate::raft::{INCOMING_FILE, Parcel, put_sides};
 use crate::recovery_report::{PhaseWatch, Seen, SkippedCheckpoint};
-use crate::{Corruption, LogIndex, OpenError, SideFile};
+use crate::{Corruption, LogIndex, OpenError, SideFile, SideFileCheck};
 use bytes::Bytes;
 use flotilla_runtime::{Instant, Runtime};
 
@@ -44,8 +45,12 @@ struct State {
     /// The one that the log is to be purged to next.
     purging_to: Option<LogIndex>,
     /// Next to be written; a newer one takes the place of an older one that still waits.
-    waiting: Option<Checkpoint>,
+    waiting: Option<PendingCheckpoint>,
     is_writing: bool,
+    /// The longest that entries waited for one.
+    pause_max: Duration,
+    /// Length of the last one that was written.
+    last_bytes: u64,
 }
 
 impl State {
@@ -145,7 +150,7 @@ impl CheckpointStore {
     }
 
     /// Writes a checkpoint in the background. Failing is no harm: the next start has more to apply again.
-    pub(crate) fn write_later(&self, checkpoint: Checkpoint) {
+    pub(crate) fn write_later(&self, checkpoint: PendingCheckpoint) {
         let mut state = self.inner.state();
         state.waiting = Some(checkpoint);
         if state.is_writing {
@@ -156,7 +161,7 @@ impl CheckpointStore {
         let (inner, working) = (self.inner.clone(), self.inner.log.shared.background.begin());
         let writer = self.inner.runtime.spawn("checkpoint-writer", async move {
             while let Some(checkpoint) = inner.next_waiting() {
-                let last = checkpoint.last;
+                let last = checkpoint.last();
                 let work = inner.clone();
                 // In the middle of a segment its last entries may only be on a quorum's other disks yet.
                 if !inner.log.is_durable(last.index)
@@ -165,7 +170,7 @@ impl CheckpointStore {
                     tracing::warn!(%last, %error, "log could not be flushed for a checkpoint");
                     continue;
                 }
-                if let Err(error) = inner.runtime.blocking(move || work.write(&checkpoint)).await {
+                if let Err(error) = inner.runtime.blocking(move || work.write(&checkpoint.finish())).await {
                     tracing::warn!(%last, %error, "checkpoint could not be written");
                 }
             }
@@ -183,6 +188,21 @@ impl CheckpointStore {
     /// The time, for the pace of checkpoints.
     pub(crate) fn now(&self) -> Instant {
         self.inner.runtime.now()
+    }
+
+    /// Entries waited so long for one.
+    pub(crate) fn note_pause(&self, pause: Duration) {
+        let mut state = self.inner.state();
+        state.pause_max = state.pause_max.max(pause);
+    }
+
+    /// Length of the last one that was written; 0 before the first.
+    pub(crate) fn last_bytes(&self) -> u64 {
+        self.inner.state().last_bytes
+    }
+
+    pub(crate) fn pause_max(&self) -> Duration {
+        self.inner.state().pause_max
     }
 
     /// The oldest one that is kept.
@@ -217,10 +237,9 @@ impl CheckpointStore {
         self.inner.runtime.blocking(move || inner.read(index)).await
     }
 
-    /// A checkpoint with the files it relies on, ready to be sent.
-    pub(crate) async fn open_parcel(&self, state: Bytes, files: Vec<SideFile>) -> io::Result<Parcel> {
-        let inner = self.inner.clone();
-        self.inner.runtime.blocking(move || Parcel::open(&*inner.disk, state, files)).await
+    /// A checkpoint with the files it relies on, as it is sent.
+    pub(crate) fn parcel(&self, state: Bytes, files: Vec<SideFile>, check: SideFileCheck) -> Parcel {
+        Parcel::of_files(self.inner.disk.clone(), state, files, check)
     }
 
     /// Removes what is of no use any more after a purge.
@@ -230,9 +249,14 @@ impl CheckpointStore {
     }
 
     /// Puts the files that came with a checkpoint to their places; durable when this returns.
-    pub(crate) async fn put_sides(&self, parcel: Parcel, paths: BTreeMap<String, PathBuf>) -> io::Result<()> {
+    pub(crate) async fn put_sides(
+        &self,
+        parcel: Parcel,
+        paths: BTreeMap<String, PathBuf>,
+        check: SideFileCheck,
+    ) -> io::Result<()> {
         let inner = self.inner.clone();
-        let put = move || put_sides(&*inner.disk, &parcel, |name| paths.get(name).cloned());
+        let put = move || put_sides(&*inner.disk, &parcel, |name| paths.get(name).cloned(), check);
         self.inner.runtime.blocking(put).await
     }
 
@@ -249,7 +273,7 @@ impl Inner {
         self.state.lock().expect("checkpoint lock is never poisoned: no code panics while holding it")
     }
 
-    fn next_waiting(&self) -> Option<Checkpoint> {
+    fn next_waiting(&self) -> Option<PendingCheckpoint> {
         let mut state = self.state();
         let next = state.waiting.take();
         state.is_writing = next.is_some();
@@ -267,6 +291,7 @@ impl Inner {
         let old = {
             let mut state = self.state();
             state.files.insert(checkpoint.last.index);
+            state.last_bytes = checkpoint.state.len() as u64;
             if matches!(checkpoint.origin, Origin::OnDemand | Origin::Installed) {
                 state.chosen = Some(checkpoint.last.index);
             }

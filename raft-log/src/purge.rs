@@ -57,6 +57,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         Ok(DiskUse { free_bytes: disk.free_bytes(dir)?, total_bytes: disk.total_bytes(dir)? })
     }
 
+    /// How long entries waited for a checkpoint, at most, since the start.
+    pub fn checkpoint_pause_max(&self) -> Duration {
+        self.inner.checkpoints.pause_max()
+    }
+
     /// How far the log reaches on this replica.
     pub fn extent(&self) -> LogExtent {
         let state = self.inner.view.shared.state();

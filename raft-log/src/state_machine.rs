@@ -1,11 +1,14 @@
 //! What a log's owner must provide: a deterministic machine that consumes committed entries.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use crate::{LogIndex, Term};
+use crate::{Disk, LogIndex, Term};
+
+/// Looks at all of a file and tells what is wrong with it. Blocks.
+pub type SideFileCheck = fn(&dyn Disk, &Path) -> Result<(), String>;
 
 /// The meaning of the log.
 ///
@@ -34,6 +37,13 @@ pub trait StateMachine: Send + 'static {
     /// The state as of the last applied entry.
     fn checkpoint(&self) -> Vec<u8>;
 
+    /// The same as [`StateMachine::checkpoint`] in two steps: the state is held fast now, while entries wait, and made into
+    /// bytes by what is returned, elsewhere and later.
+    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        let bytes = self.checkpoint();
+        Box::new(move || bytes)
+    }
+
     /// The files besides the state itself that `checkpoint`, one of this machine's own, relies on: another node needs
     /// them to restore it. They stay as they are for as long as the checkpoint is kept.
     fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError> {
@@ -46,6 +56,11 @@ pub trait StateMachine: Send + 'static {
     fn side_file_path(&self, name: &str) -> Option<PathBuf> {
         let _ = name;
         None
+    }
+
+    /// How the content of a side file is checked, before it is sent and where it arrived: what is wrong with it.
+    fn side_file_check(&self) -> SideFileCheck {
+        |_, _| Ok(())
     }
 
     /// No checkpoint older than `oldest` is kept: side files that only those relied on may go.

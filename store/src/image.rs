@@ -6,11 +6,14 @@ use bincode::{Decode, Encode};
 use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, TopicName};
 
 use crate::dedup::{DedupWindow, Seen};
+use crate::held_image::{self, HeldPart};
 use crate::index_file::IndexFileId;
 use crate::progress::{Attempt, InFlight, QueueProgress};
 use crate::queue::Queue;
+use crate::retention_image::{self, RetentionPart};
+use crate::settings_image::{self, SettingsPart};
 use crate::state::{Group, RetryPauses, State, Topic};
-use crate::{Slot, StartPolicy, held_image, retention_image, settings_image};
+use crate::{Slot, StartPolicy};
 
 /// The numbers of the envelope; `docs/formats/checkpoint-state.md` draws it.
 mod layout {
@@ -139,9 +142,41 @@ pub(crate) struct Restored {
     pub index_files: Vec<IndexFileId>,
 }
 
-/// Encodes the state.
-pub(crate) fn encode(state: &State, open_index: u64, index_files: Vec<IndexFileId>) -> Vec<u8> {
-    let image = Image {
+/// The state held fast; making bytes of it takes longer, and needs the state no more.
+pub(crate) struct FrozenState {
+    image: Image,
+    held: HeldPart,
+    settings: SettingsPart,
+    retention: RetentionPart,
+}
+
+impl FrozenState {
+    pub fn of(state: &State, open_index: u64, index_files: Vec<IndexFileId>) -> FrozenState {
+        FrozenState {
+            image: image_of(state, open_index, index_files),
+            held: held_image::part_of(state),
+            settings: settings_image::part_of(state),
+            retention: retention_image::part_of(state),
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        put(&self.image, &mut body);
+        put(&self.held, &mut body);
+        put(&self.settings, &mut body);
+        put(&self.retention, &mut body);
+        envelope(&body, 0)
+    }
+}
+
+fn put(part: &impl Encode, body: &mut Vec<u8>) {
+    bincode::encode_into_std_write(part, body, bincode::config::standard())
+        .expect("plain data encodes into memory without an error");
+}
+
+fn image_of(state: &State, open_index: u64, index_files: Vec<IndexFileId>) -> Image {
+    Image {
         applied: state.applied,
         log_time_ms: state.log_time_ms,
         last_uid: state.last_uid,
@@ -169,13 +204,7 @@ pub(crate) fn encode(state: &State, open_index: u64, index_files: Vec<IndexFileI
         dedup_first_serial: state.dedup.first_serial(),
         dedup_hash: state.dedup.hash(),
         dedup: state.dedup.iter().map(seen_image).collect(),
-    };
-    let config = bincode::config::standard();
-    let mut body = bincode::encode_to_vec(&image, config).expect("plain data encodes into memory without an error");
-    held_image::encode(state, &mut body);
-    settings_image::encode(state, &mut body);
-    retention_image::encode(state, &mut body);
-    envelope(&body, 0)
+    }
 }
 
 /// What a failed store answers instead of its state.

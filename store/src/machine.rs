@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flotilla_raft_log::{Disk, LogIndex, RestoreError, SideFile, StateMachine, Term};
+use flotilla_raft_log::{Disk, LogIndex, RestoreError, SideFile, SideFileCheck, StateMachine, Term};
 
 use crate::entry_view::{CommandView, EntryView};
-use crate::image;
+use crate::image::{self, FrozenState};
 use crate::index_file::{IndexFile, IndexFileBuilder, IndexFileId, is_index_file_name};
 use crate::observer::ApplyObserver;
 use crate::queue::{Queue, Run};
@@ -202,6 +202,11 @@ impl StoreMachine {
         Ok(())
     }
 
+    /// The state as of now, for a checkpoint.
+    fn freeze(&self) -> FrozenState {
+        FrozenState::of(&self.shared.read(), self.open_index, self.index_files.values().copied().collect())
+    }
+
     fn restore_state(&mut self, checkpoint: &[u8], applied: u64) -> Result<State, String> {
         let restored = image::decode(checkpoint)?;
         let mut state = restored.state;
@@ -255,14 +260,33 @@ impl StateMachine for StoreMachine {
         if let Some(reason) = &self.failure {
             return Err(io::Error::other(reason.clone()));
         }
-        // The slots stay in memory if this fails; the next spill takes them along.
-        self.spill(first.0).map_err(io::Error::other)
+        match self.spill(first.0) {
+            Err(error @ StoreError::Io { .. }) => {
+                // A full disk, most likely. Index files are derived: the slots stay in memory, and the next one takes them along.
+                tracing::warn!(%error, "index file could not be written");
+                Ok(())
+            }
+            spilled => spilled.map_err(io::Error::other),
+        }
     }
 
     fn checkpoint(&self) -> Vec<u8> {
         match &self.failure {
             Some(reason) => image::encode_failed(reason),
-            None => image::encode(&self.shared.read(), self.open_index, self.index_files.values().copied().collect()),
+            None => self.freeze().encode(),
+        }
+    }
+
+    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        match &self.failure {
+            Some(reason) => {
+                let bytes = image::encode_failed(reason);
+                Box::new(move || bytes)
+            }
+            None => {
+                let frozen = self.freeze();
+                Box::new(move || frozen.encode())
+            }
         }
     }
 
@@ -273,6 +297,16 @@ impl StateMachine for StoreMachine {
             SideFile { path: self.dir.join(&name), name }
         };
         Ok(restored.index_files.iter().map(side_file).collect())
+    }
+
+    fn side_file_check(&self) -> SideFileCheck {
+        |disk, path| {
+            let (file, _) = IndexFile::open_at(disk, path.to_owned()).map_err(|error| error.to_string())?;
+            if path.file_name() != Some(file.id().file_name().as_ref()) {
+                return Err("it is another one than its name says".to_owned());
+            }
+            file.verify().map_err(|error| error.to_string())
+        }
     }
 
     fn side_file_path(&self, name: &str) -> Option<PathBuf> {

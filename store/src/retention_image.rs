@@ -8,7 +8,7 @@ use crate::references::Place;
 use crate::state::State;
 
 #[derive(Encode, Decode)]
-struct RetentionPart {
+pub(crate) struct RetentionPart {
     trimmed_below: u64,
     trimmed_before_ms: u64,
     expired: u64,
@@ -29,8 +29,8 @@ struct CarriedImage {
     length: u32,
 }
 
-/// Appends the part to a checkpoint's body.
-pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
+/// What the part says now.
+pub(crate) fn part_of(state: &State) -> RetentionPart {
     let mut before = 0;
     let home = state.references.home().map(|(message, count)| {
         let after = message.index - before;
@@ -41,7 +41,7 @@ pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
         let queues = topic.queues.iter().enumerate().filter(|(_, queue)| queue.references() > 0);
         queues.map(|(id, queue)| (topic.uid, id as u32, queue.references()))
     });
-    let part = RetentionPart {
+    RetentionPart {
         trimmed_below: state.trimmed_below,
         trimmed_before_ms: state.trimmed_before_ms,
         expired: state.expired,
@@ -59,10 +59,7 @@ pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
                 length: carried.place.length,
             })
             .collect(),
-    };
-    let bytes = bincode::encode_to_vec(&part, bincode::config::standard())
-        .expect("plain data encodes into memory without an error");
-    body.extend_from_slice(&bytes);
+    }
 }
 
 /// Reads the part back into a state that has its topics; answers how many bytes it has.

@@ -259,3 +259,22 @@ fn tools_see_what_a_checkpoint_holds_and_every_damaged_byte_of_an_index_file() {
         }
     }
 }
+
+#[test]
+fn an_index_file_that_meets_a_full_disk_is_written_with_the_next_one() {
+    let mut node = Node::new().with_topic("a", 1);
+    node.send("a", 0, &["first"]);
+    node.disk.set_full(true);
+    node.roll();
+    node.send("a", 0, &["second"]);
+    let all = |node: &Node| node.reader.slots(&topic("a"), QueueId(0), QueueOffset(0), usize::MAX).unwrap();
+    let slots = all(&node);
+    assert_eq!((slots.len(), node.disk.names().len(), node.reader.failure()), (2, 0, None), "it goes on from memory");
+    assert_eq!(all(&node.restarted()), slots, "a checkpoint holds what no file does");
+    node.disk.set_full(false);
+    node.roll();
+    node.send("a", 0, &["third"]);
+    assert_eq!(node.disk.names().len(), 1);
+    assert_eq!(all(&node)[..2], slots[..]);
+    assert_eq!(all(&node.restarted())[..2], slots[..]);
+}

@@ -42,7 +42,8 @@ fn parcel() -> (Outgoing, Vec<(LogIndex, Bytes)>) {
     let state = ledger.checkpoint();
     let files = ledger.side_files(&state).unwrap();
     assert_eq!(files.len(), 1);
-    (Parcel::open(&*disk, state.into(), files).unwrap().into_outgoing(), ledger.applied())
+    let parcel = Parcel::of_files(disk, state.into(), files, ledger.side_file_check());
+    (parcel.into_outgoing().unwrap(), ledger.applied())
 }
 
 struct Replica {

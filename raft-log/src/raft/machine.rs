@@ -18,14 +18,14 @@ use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use super::membership::{decode_membership, encode_membership};
 use super::parcel::Parcel;
 use super::type_config::{LogId, Reply, TypeConfig, to_entry_id, to_log_id};
-use crate::checkpoint_file::{Checkpoint, Origin};
+use crate::checkpoint_file::{Checkpoint, Origin, PendingCheckpoint};
 use crate::checkpoint_store::CheckpointStore;
 use crate::failure::ReportPanic;
 use crate::ids::EntryId;
 use crate::log_view::LogView;
 use crate::restore::restore_newest;
 use crate::vitals::{DIGEST_EVERY, StateDigest, Vitals};
-use crate::{LogIndex, OpenError, RestoreError, SideFile, StateMachine, Term};
+use crate::{LogIndex, OpenError, RestoreError, SideFile, SideFileCheck, StateMachine, Term};
 
 type Members = StoredMembershipOf<TypeConfig>;
 
@@ -33,11 +33,12 @@ type Members = StoredMembershipOf<TypeConfig>;
 trait ErasedMachine: Send {
     fn apply(&mut self, index: LogIndex, term: Term, payload: Bytes) -> Box<dyn Any + Send>;
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()>;
-    fn checkpoint(&self) -> Vec<u8>;
+    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send>;
     fn digest(&self) -> Option<(u32, u128)>;
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
     fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError>;
     fn side_file_path(&self, name: &str) -> Option<PathBuf>;
+    fn side_file_check(&self) -> SideFileCheck;
     fn checkpoints_from(&mut self, oldest: LogIndex);
 }
 
@@ -48,8 +49,8 @@ impl<M: StateMachine> ErasedMachine for M {
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()> {
         StateMachine::segment_started(self, first)
     }
-    fn checkpoint(&self) -> Vec<u8> {
-        StateMachine::checkpoint(self)
+    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        StateMachine::checkpoint_later(self)
     }
     fn digest(&self) -> Option<(u32, u128)> {
         StateMachine::digest(self)
@@ -62,6 +63,9 @@ impl<M: StateMachine> ErasedMachine for M {
     }
     fn side_file_path(&self, name: &str) -> Option<PathBuf> {
         StateMachine::side_file_path(self, name)
+    }
+    fn side_file_check(&self) -> SideFileCheck {
+        StateMachine::side_file_check(self)
     }
     fn checkpoints_from(&mut self, oldest: LogIndex) {
         StateMachine::checkpoints_from(self, oldest);
@@ -79,6 +83,8 @@ struct Pace {
 
 /// A restart applies about so many payload bytes again, at most,
 const CHECKPOINT_BYTES: u64 = 64 << 20;
+/// or so many times the bytes of a checkpoint, so that the disk has little to do for checkpoints beside the log,
+const CHECKPOINT_SHARE: u64 = 8;
 /// or what was applied in so much time;
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// but apply never stands still for more than one part in so many.
@@ -89,12 +95,14 @@ impl Pace {
         Pace { bytes: 0, last: now, pause: Duration::ZERO }
     }
 
-    fn is_due(&self, now: Instant) -> bool {
+    /// `last_bytes` is what the last one has.
+    fn is_due(&self, now: Instant, last_bytes: u64) -> bool {
         if self.bytes == 0 {
             return false;
         }
         let since = now.saturating_since(self.last);
-        (self.bytes >= CHECKPOINT_BYTES || since >= CHECKPOINT_INTERVAL) && since >= self.pause * PAUSE_SHARE
+        let enough = CHECKPOINT_BYTES.max(last_bytes.saturating_mul(CHECKPOINT_SHARE));
+        (self.bytes >= enough || since >= CHECKPOINT_INTERVAL) && since >= self.pause * PAUSE_SHARE
     }
 
     fn taken(&mut self, began: Instant, ended: Instant) {
@@ -163,7 +171,7 @@ impl Machine {
 
     /// In the middle of a segment, so that a restart has little to apply again.
     fn checkpoint_if_due(&mut self) {
-        if !self.pace.is_due(self.checkpoints.now()) {
+        if !self.pace.is_due(self.checkpoints.now(), self.checkpoints.last_bytes()) {
             return;
         }
         if let Some(checkpoint) = self.take_checkpoint(Origin::Periodic) {
@@ -171,18 +179,24 @@ impl Machine {
         }
     }
 
-    fn take_checkpoint(&mut self, origin: Origin) -> Option<Checkpoint> {
+    /// Only holding the state fast keeps entries waiting.
+    fn take_checkpoint(&mut self, origin: Origin) -> Option<PendingCheckpoint> {
         let last = self.applied?;
         let began = self.checkpoints.now();
-        let state = self.machine().checkpoint();
-        self.pace.taken(began, self.checkpoints.now());
-        Some(Checkpoint {
+        let state = self.machine().checkpoint_later();
+        let ended = self.checkpoints.now();
+        self.pace.taken(began, ended);
+        self.checkpoints.note_pause(self.pace.pause);
+        let pause_us = u64::try_from(self.pace.pause.as_micros()).unwrap_or(u64::MAX);
+        tracing::info!(%last, ?origin, pause_us, "checkpoint taken");
+        let head = Checkpoint {
             last,
             origin,
             members_at: self.members.log_id().as_ref().map(to_entry_id),
             members: encode_membership(self.members.membership()),
-            state: state.into(),
-        })
+            state: Bytes::new(),
+        };
+        Some(PendingCheckpoint::new(head, state))
     }
 }
 
@@ -248,7 +262,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let chosen = self.checkpoints.chosen();
         SnapshotBuilder {
             // The one that was chosen is there already.
-            checkpoint: if chosen.is_some() { None } else { self.take_checkpoint(Origin::OnDemand) },
+            checkpoint: match chosen {
+                Some(_) => None,
+                None => self.take_checkpoint(Origin::OnDemand).map(PendingCheckpoint::finish),
+            },
             chosen,
             log: self.log.clone(),
             checkpoints: self.checkpoints.clone(),
@@ -272,7 +289,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let names = parcel.sides.iter().map(|side| side.name.clone());
         let paths: BTreeMap<String, PathBuf> =
             names.filter_map(|name| Some((name.clone(), self.machine().side_file_path(&name)?))).collect();
-        self.checkpoints.put_sides(parcel.clone(), paths).await?;
+        let check = self.machine().side_file_check();
+        self.checkpoints.put_sides(parcel.clone(), paths, check).await?;
         self.checkpoints.write_now(checkpoint).await?;
         let state = parcel.state;
         let restored = self.machine().restore(&state, last.index);
@@ -289,10 +307,20 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let Some(checkpoint) = self.checkpoints.served().await? else {
             return Ok(None);
         };
-        let files = self.machine().side_files(&checkpoint.state);
-        let files = files.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let meta = meta_of(&checkpoint)?;
-        let snapshot = self.checkpoints.open_parcel(checkpoint.state, files).await?;
+        let (index, purged) = (checkpoint.last.index, self.log.ends().0.map(|purged| purged.index));
+        let is_floor = purged.is_none_or(|purged| purged == index) || self.checkpoints.chosen() == Some(index);
+        let snapshot = if is_floor {
+            let files = self.machine().side_files(&checkpoint.state);
+            let files = files.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let check = self.machine().side_file_check();
+            self.checkpoints.parcel(checkpoint.state, files, check)
+        } else {
+            // Its receiver would lack the entries between the two, which the state refers to.
+            let why =
+                format!("the checkpoint at the purge mark {purged:?} is no good, the next one is of entry {index}");
+            Parcel::refused(checkpoint.state, why)
+        };
         Ok(Some(SnapshotOf::<TypeConfig, Parcel> { meta, snapshot }))
     }
 }
@@ -339,13 +367,14 @@ mod tests {
     fn checkpoints_come_by_bytes_and_by_time_and_never_too_often() {
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mut pace = Pace::new(at(0));
-        assert!(!pace.is_due(at(1_000_000)), "nothing was applied");
+        assert!(!pace.is_due(at(1_000_000), 0), "nothing was applied");
         pace.bytes = 1;
-        assert!(!pace.is_due(at(59_999)) && pace.is_due(at(60_000)));
+        assert!(!pace.is_due(at(59_999), 0) && pace.is_due(at(60_000), 0));
         pace.bytes = CHECKPOINT_BYTES;
-        assert!(pace.is_due(at(1)));
+        assert!(pace.is_due(at(1), CHECKPOINT_BYTES / 8));
+        assert!(!pace.is_due(at(1), CHECKPOINT_BYTES / 4), "a large state is not written all the time");
         pace.taken(at(1_000), at(1_100));
         pace.bytes = CHECKPOINT_BYTES;
-        assert!(!pace.is_due(at(6_099)) && pace.is_due(at(6_100)), "apply stood still for 100 ms");
+        assert!(!pace.is_due(at(6_099), 0) && pace.is_due(at(6_100), 0), "apply stood still for 100 ms");
     }
 }

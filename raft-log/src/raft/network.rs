@@ -120,7 +120,12 @@ impl Network {
         snapshot: SnapshotOf<TypeConfig, Parcel>,
         timeout: Duration,
     ) -> RpcResult<SnapshotResponse<TypeConfig>> {
-        let (meta, outgoing) = (snapshot.meta, Arc::new(snapshot.snapshot.into_outgoing()));
+        let (meta, parcel) = (snapshot.meta, snapshot.snapshot);
+        let outgoing = self.runtime.blocking(move || parcel.into_outgoing()).await;
+        let outgoing = Arc::new(outgoing.map_err(|error| {
+            tracing::error!(target = %self.target, last = ?meta.last_log_id, %error, "snapshot cannot be sent");
+            RPCError::Unreachable(Unreachable::new(&error))
+        })?);
         let id = outgoing.id;
         let mut bytes = Bytes::new();
         let mut offset = 0;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::SideFile;
 use crate::disk::{Disk, DiskFile};
 use crate::fields::{FieldError, FieldReader};
+use crate::{SideFile, SideFileCheck};
 
 const MAGIC: [u8; 4] = *b"FLSP";
 const VERSION: u32 = 1;
@@ -23,6 +23,17 @@ const NAME_BYTES_MAX: usize = 255;
 pub(crate) struct Parcel {
     pub(crate) state: Bytes,
     pub(crate) sides: Vec<Side>,
+    /// What is still to be done before it travels.
+    departure: Departure,
+}
+
+#[derive(Clone)]
+enum Departure {
+    Ready,
+    /// Its files are to be opened and checked.
+    Files(Arc<dyn Disk>, Vec<SideFile>, SideFileCheck),
+    /// It must not travel, and why.
+    Refused(String),
 }
 
 /// A side file, or the part of a longer file that is its content.
@@ -46,21 +57,37 @@ pub(crate) struct ParcelId {
 impl Parcel {
     /// A state that relies on nothing else.
     pub(crate) fn of_state(state: Bytes) -> Parcel {
-        Parcel { state, sides: Vec::new() }
+        Parcel { state, sides: Vec::new(), departure: Departure::Ready }
     }
 
-    /// Opens all files, so that they can be read even if they are removed meanwhile. Blocks.
-    pub(crate) fn open(disk: &dyn Disk, state: Bytes, files: Vec<SideFile>) -> io::Result<Parcel> {
-        let open = |SideFile { name, path }: SideFile| {
-            let file = disk.open(&path)?;
-            let bytes = file.len();
-            Ok(Side { name, file, offset: 0, bytes })
-        };
-        Ok(Parcel { state, sides: files.into_iter().map(open).collect::<io::Result<_>>()? })
+    /// A state that relies on files. They are looked at when it travels: openraft asks for snapshots of which it wants to
+    /// know the last entry only.
+    pub(crate) fn of_files(disk: Arc<dyn Disk>, state: Bytes, files: Vec<SideFile>, check: SideFileCheck) -> Parcel {
+        Parcel { state, sides: Vec::new(), departure: Departure::Files(disk, files, check) }
     }
 
-    /// The run of bytes that it travels as.
-    pub(crate) fn into_outgoing(self) -> Outgoing {
+    /// One that is not to be sent.
+    pub(crate) fn refused(state: Bytes, why: String) -> Parcel {
+        Parcel { state, sides: Vec::new(), departure: Departure::Refused(why) }
+    }
+
+    /// The run of bytes that it travels as. Opens all files, so that they can be read even if they are removed meanwhile, and
+    /// sends none that is damaged. Blocks.
+    pub(crate) fn into_outgoing(mut self) -> io::Result<Outgoing> {
+        match std::mem::replace(&mut self.departure, Departure::Ready) {
+            Departure::Ready => {}
+            Departure::Files(disk, files, check) => {
+                let open = |SideFile { name, path }: SideFile| {
+                    let damaged = |what| io::Error::new(io::ErrorKind::InvalidData, format!("{name}: {what}"));
+                    check(&*disk, &path).map_err(damaged)?;
+                    let file = disk.open(&path)?;
+                    let bytes = file.len();
+                    Ok(Side { name, file, offset: 0, bytes })
+                };
+                self.sides = files.into_iter().map(open).collect::<io::Result<_>>()?;
+            }
+            Departure::Refused(why) => return Err(io::Error::new(io::ErrorKind::NotFound, why)),
+        }
         let names_bytes: usize = self.sides.iter().map(|side| 2 + side.name.len() + 8).sum();
         let header_bytes = START_BYTES + 8 + 4 + names_bytes;
         let mut header = BytesMut::with_capacity(header_bytes);
@@ -76,7 +103,7 @@ impl Parcel {
         }
         let crc = crc32c::crc32c_append(crc32c::crc32c(&header), &self.state);
         let bytes = (header.len() + self.state.len()) as u64 + self.sides.iter().map(|side| side.bytes).sum::<u64>();
-        Outgoing { id: ParcelId { bytes, crc }, header: header.freeze(), parcel: self }
+        Ok(Outgoing { id: ParcelId { bytes, crc }, header: header.freeze(), parcel: self })
     }
 
     /// The parcel in a file that holds all of its bytes. What it says is checked, but for the content of side files: who
@@ -122,16 +149,16 @@ impl Parcel {
         if crc32c::crc32c_append(crc32c::crc32c(&header), &state) != id.crc {
             return Err("snapshot does not match its checksum".to_owned());
         }
-        Ok(Parcel { state, sides })
+        Ok(Parcel { state, sides, departure: Departure::Ready })
     }
 }
 
 impl Side {
-    /// Writes the content where `machine` wants it, unless a file of that name is there: the same name is the same
+    /// Writes the content where the machine wants it, unless a sound file of that name is there: the same name is the same
     /// content. Durable but for the name. Blocks.
-    pub(crate) fn put(&self, disk: &dyn Disk, path: &std::path::Path) -> io::Result<()> {
+    fn put(&self, disk: &dyn Disk, path: &std::path::Path, check: SideFileCheck) -> io::Result<()> {
         const PIECE_BYTES: u64 = 1 << 20;
-        if disk.open(path).is_ok_and(|there| there.len() == self.bytes) {
+        if disk.open(path).is_ok_and(|there| there.len() == self.bytes) && check(disk, path).is_ok() {
             return Ok(());
         }
         let mut temporary = path.as_os_str().to_owned();
@@ -147,7 +174,9 @@ impl Side {
             at += piece;
         }
         file.sync_data()?;
-        disk.rename(&temporary, path)
+        disk.rename(&temporary, path)?;
+        let damaged = |what| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()));
+        check(disk, path).map_err(damaged)
     }
 }
 
@@ -156,6 +185,7 @@ pub(crate) fn put_sides(
     disk: &dyn Disk,
     parcel: &Parcel,
     path_of: impl Fn(&str) -> Option<std::path::PathBuf>,
+    check: SideFileCheck,
 ) -> io::Result<()> {
     let mut dirs = std::collections::BTreeSet::new();
     for side in &parcel.sides {
@@ -163,7 +193,7 @@ pub(crate) fn put_sides(
             let what = format!("snapshot brings a file {:?}, which is none of the machine's", side.name);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         };
-        side.put(disk, &path)?;
+        side.put(disk, &path, check)?;
         dirs.extend(path.parent().map(std::path::Path::to_owned));
     }
     dirs.iter().try_for_each(|dir| disk.sync_dir(dir))
@@ -219,7 +249,8 @@ mod tests {
                 OsDisk.create(&path, content.len() as u64).unwrap().write_at(0, content).unwrap();
                 files.push(SideFile { name: format!("side-{number}"), path });
             }
-            let outgoing = Parcel::open(&OsDisk, state.clone().into(), files).unwrap().into_outgoing();
+            let outgoing = Parcel::of_files(Arc::new(OsDisk), state.clone().into(), files, |_, _| Ok(()));
+            let outgoing = outgoing.into_outgoing().unwrap();
             let arrived = OsDisk.create(&dir.path().join("arrived"), outgoing.id.bytes).unwrap();
             let mut at = 0;
             loop {
@@ -233,12 +264,14 @@ mod tests {
             prop_assert_eq!(at, outgoing.id.bytes);
             let parcel = Parcel::read(outgoing.id, &arrived).unwrap();
             prop_assert_eq!(&parcel.state, &Bytes::from(state));
-            put_sides(&OsDisk, &parcel, |name| Some(dir.path().join(format!("put-{name}")))).unwrap();
+            let put = |name: &str| Some(dir.path().join(format!("put-{name}")));
+            put_sides(&OsDisk, &parcel, put, |_, _| Ok(())).unwrap();
             for (number, content) in sides.iter().enumerate() {
                 prop_assert_eq!(&std::fs::read(dir.path().join(format!("put-side-{number}"))).unwrap(), content);
             }
             if !parcel.sides.is_empty() {
-                prop_assert!(put_sides(&OsDisk, &parcel, |_| None).is_err());
+                prop_assert!(put_sides(&OsDisk, &parcel, |_| None, |_, _| Ok(())).is_err());
+                prop_assert!(put_sides(&OsDisk, &parcel, put, |_, _| Err("it rots".to_owned())).is_err());
             }
         }
 

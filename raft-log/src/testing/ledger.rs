@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use bytes::{BufMut, Bytes};
 
 use crate::fields::FieldReader;
-use crate::{Disk, LogIndex, RestoreError, SideFile, StateMachine, Term, read_file, write_file_atomically};
+use crate::{
+    Disk, LogIndex, RestoreError, SideFile, SideFileCheck, StateMachine, Term, read_file, write_file_atomically,
+};
 
 /// The machine; clones look at the same state.
 #[derive(Clone, Default)]
@@ -124,6 +126,14 @@ impl StateMachine for Ledger {
         name.starts_with("side-").then(|| dir.join(name))
     }
 
+    fn side_file_check(&self) -> SideFileCheck {
+        |disk, path| {
+            let bytes = read_file(disk, path).map_err(|error| error.to_string())?;
+            let name = format!("side-{:08x}-{}", crc32c::crc32c(&bytes), bytes.len());
+            if path.ends_with(&name) { Ok(()) } else { Err("it is damaged".to_owned()) }
+        }
+    }
+
     fn checkpoints_from(&mut self, oldest: LogIndex) {
         let Some((disk, dir)) = &self.sides else { return };
         let gone = |(retired, _): &mut (LogIndex, String)| *retired <= oldest;
@@ -146,8 +156,15 @@ impl StateMachine for Ledger {
             side = Some((name.clone(), entries.len()));
         }
         get_entries(Bytes::copy_from_slice(&checkpoint[1 + name.len()..]), applied, &mut entries);
+        let mut retired = Vec::new();
+        if let Some((disk, dir)) = &self.sides {
+            // Older checkpoints may rely on the others.
+            let names = disk.list(dir).map_err(|error| RestoreError(error.to_string()))?;
+            let others = names.into_iter().filter(|other| other.starts_with("side-") && *other != name);
+            retired.extend(others.map(|other| (applied, other)));
+        }
         let mut state = self.state.lock().unwrap();
-        (state.applied, state.side, state.retired) = (entries, side, Vec::new());
+        (state.applied, state.side, state.retired) = (entries, side, retired);
         state.restored = Some(applied);
         Ok(())
     }

@@ -274,15 +274,12 @@ impl<'a> Examiner<'a> {
         let mut last = header.previous;
         let mut wrong: Vec<(u64, String)> = Vec::new();
         let with_payloads = self.depth == Depth::Checksums;
-        let start = next_index(self.purged());
         let walked = walk_segment(&**file, header, candidate.end, with_payloads, &mut |record| {
             let term = record.id.term.0;
             row.terms = Some(row.terms.map_or((term, term), |(low, high)| (low.min(term), high.max(term))));
             row.records += 1;
             last = Some(record.id);
-            // Below the purge mark nothing counts any more.
-            let wrong_here = record.wrong.filter(|_| record.id.index >= start);
-            wrong.extend(wrong_here.map(|what| (record.position, format!("entry {}: {what}", record.id))));
+            wrong.extend(record.wrong.map(|what| (record.position, format!("entry {}: {what}", record.id))));
             true
         });
         match walked {
