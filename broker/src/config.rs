@@ -49,6 +49,28 @@ pub struct BrokerConfig {
     pub data_bytes_max: Option<u64>,
     /// Sends are refused, with a clear status, while the file system has fewer free bytes. Default 64 MiB.
     pub disk_free_bytes_min: u64,
+    /// Messages are kept for so long, ms of log time, then they go with the log file they are in. Default 72 h; at least 1.
+    pub retention_ms: u64,
+    /// Once the log files hold more bytes, the oldest go, whatever their age. Default: none; at least two segments. The same
+    /// on all replicas, because the leader's counts.
+    pub retention_bytes: Option<u64>,
+    /// The hour (UTC, 0 to 23) in which expired messages go. Default: none, which means at any time.
+    pub retention_hour_utc: Option<u8>,
+    /// From this use of the file system on, in percent, expired messages go at any hour, while less than
+    /// `disk_expire_free_bytes` are free. Default 75; 1 to 100.
+    pub disk_expire_percent: u8,
+    /// See `disk_expire_percent`. Default 40 GiB.
+    pub disk_expire_free_bytes: u64,
+    /// From this use of the file system on, in percent, the oldest messages go whatever their age, while less than
+    /// `disk_delete_free_bytes` are free. Default 85; 1 to 100.
+    pub disk_delete_percent: u8,
+    /// See `disk_delete_percent`. Default 20 GiB.
+    pub disk_delete_free_bytes: u64,
+    /// So long, ms, messages that are let go stay on the leader's disk for a replica that does not have them yet; then it
+    /// gets a snapshot. Default 3,600,000.
+    pub slow_replica_hold_ms: u64,
+    /// At most so many bytes of log files stay for that. Default 16 GiB.
+    pub slow_replica_hold_bytes: u64,
     /// Bytes of recent entries kept in memory. Default 64 MiB; at least 1 MiB.
     pub tail_cache_bytes: u64,
     /// Leader's sign of life to its followers, ms. Default 100; at least 1.
@@ -204,6 +226,15 @@ impl Default for BrokerConfig {
             segment_bytes: 1 << 30,
             data_bytes_max: None,
             disk_free_bytes_min: 64 << 20,
+            retention_ms: 72 * 3_600_000,
+            retention_bytes: None,
+            retention_hour_utc: None,
+            disk_expire_percent: 75,
+            disk_expire_free_bytes: 40 << 30,
+            disk_delete_percent: 85,
+            disk_delete_free_bytes: 20 << 30,
+            slow_replica_hold_ms: 3_600_000,
+            slow_replica_hold_bytes: 16 << 30,
             tail_cache_bytes: 64 << 20,
             heartbeat_ms: 100,
             election_timeout_ms_min: 200,
@@ -371,7 +402,17 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 25] = [
+        let ranges: [(&str, u64, u64, u64); 30] = [
+            ("retention_ms", self.retention_ms, 1, u64::MAX),
+            ("retention_hour_utc", self.retention_hour_utc.unwrap_or(0).into(), 0, 23),
+            (
+                "retention_bytes",
+                self.retention_bytes.unwrap_or(u64::MAX),
+                self.segment_bytes.saturating_mul(2),
+                u64::MAX,
+            ),
+            ("disk_expire_percent", self.disk_expire_percent.into(), 1, 100),
+            ("disk_delete_percent", self.disk_delete_percent.into(), 1, 100),
             ("tail_cache_bytes", self.tail_cache_bytes, 1 << 20, u64::MAX),
             ("body_bytes_max", self.body_bytes_max, 1, limits::BODY_BYTES_MAX as u64),
             ("auto_create_queues", self.auto_create_queues.into(), 1, u64::from(limits::QUEUES_PER_TOPIC_MAX)),

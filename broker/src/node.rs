@@ -82,6 +82,10 @@ impl ApplyObserver for Listener {
         self.duties.tell();
     }
 
+    fn trimmed(&self, _below: u64) {
+        self.duties.trims.notify_one();
+    }
+
     fn failed(&self, reason: &str) {
         self.failure.set(reason.to_owned());
     }

@@ -20,6 +20,8 @@ pub(crate) enum Origin {
     Installed = 2,
     /// Made here on demand, anywhere. Its entries were durable here before it was.
     OnDemand = 3,
+    /// Made here after so many bytes or so much time, anywhere. Its entries were durable here before it was.
+    Periodic = 4,
 }
 
 /// The state after applying `last`.
@@ -84,6 +86,7 @@ impl Checkpoint {
             1 => Origin::Boundary,
             2 => Origin::Installed,
             3 => Origin::OnDemand,
+            4 => Origin::Periodic,
             value => return Err(FieldError::Unknown { name: "origin", value: value.into() }),
         };
         let has_members_at = reader.flag("members")?;
@@ -96,6 +99,30 @@ impl Checkpoint {
         let state = reader.take(len(state_bytes))?;
         reader.finish()?;
         Ok(Checkpoint { last, origin, members_at: has_members_at.then_some(members_at), members, state })
+    }
+}
+
+/// A checkpoint whose state is held fast, and made into bytes when it is written.
+pub(crate) struct PendingCheckpoint {
+    /// All but the state.
+    head: Checkpoint,
+    state: Box<dyn FnOnce() -> Vec<u8> + Send>,
+}
+
+impl PendingCheckpoint {
+    /// `head` without its state, and what makes that.
+    pub(crate) fn new(head: Checkpoint, state: Box<dyn FnOnce() -> Vec<u8> + Send>) -> PendingCheckpoint {
+        PendingCheckpoint { head, state }
+    }
+
+    /// The last entry applied.
+    pub(crate) fn last(&self) -> EntryId {
+        self.head.last
+    }
+
+    /// The whole. Takes its time.
+    pub(crate) fn finish(self) -> Checkpoint {
+        Checkpoint { state: (self.state)().into(), ..self.head }
     }
 }
 
@@ -122,7 +149,7 @@ mod tests {
         ) {
             let checkpoint = Checkpoint {
                 last: EntryId::new(last.0, last.1),
-                origin: [Origin::Boundary, Origin::Installed, Origin::OnDemand][origin.index(3)],
+                origin: [Origin::Boundary, Origin::Installed, Origin::OnDemand, Origin::Periodic][origin.index(4)],
                 members_at: members_at.map(|(term, index)| EntryId::new(term, index)),
                 members: members.into(),
                 state: state.into(),

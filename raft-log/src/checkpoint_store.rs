@@ -1,20 +1,26 @@
-//! The directory's checkpoints: written in the background, one at a time. The newest two stay for the next start, and the
-//! one at the purge mark for replicas that are too far behind.
+//! The directory's checkpoints: written in the background, one at a time. The newest two stay for the next start, one for
+//! replicas that are too far behind, and some between, so that the log can be purged to them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use crate::checkpoint_file::{Checkpoint, Origin, parse_checkpoint_name};
+use crate::checkpoint_file::{Checkpoint, Origin, PendingCheckpoint, parse_checkpoint_name};
 use crate::disk::{Disk, read_file, write_file_atomically};
 use crate::log_view::LogView;
+use crate::raft::{INCOMING_FILE, Parcel, put_sides};
 use crate::recovery_report::{PhaseWatch, Seen, SkippedCheckpoint};
-use crate::{Corruption, LogIndex, OpenError};
-use flotilla_runtime::Runtime;
+use crate::{Corruption, LogIndex, OpenError, SideFile, SideFileCheck};
+use bytes::Bytes;
+use flotilla_runtime::{Instant, Runtime};
 
 /// How many checkpoint files stay for the next start.
 const KEPT: usize = 2;
+/// How many stay between the served one and those. The log is purged to one of them, so what is kept of it exceeds what
+/// was asked for by about one part in so many.
+const BETWEEN_MAX: usize = 16;
 
 /// Cheap handle to the checkpoints of one log.
 #[derive(Clone)]
@@ -34,28 +40,43 @@ struct Inner {
 struct State {
     /// Indexes of the files that are there and, as far as known, sound.
     files: BTreeSet<LogIndex>,
-    /// The newest one made on demand: the log may be purged to it next.
-    on_demand: Option<LogIndex>,
+    /// The one that the log is to be purged to next, or was made on demand, or came from the leader.
+    chosen: Option<LogIndex>,
+    /// The one that the log is to be purged to next.
+    purging_to: Option<LogIndex>,
     /// Next to be written; a newer one takes the place of an older one that still waits.
-    waiting: Option<Checkpoint>,
+    waiting: Option<PendingCheckpoint>,
     is_writing: bool,
+    /// The longest that entries waited for one.
+    pause_max: Duration,
+    /// Length of the last one that was written.
+    last_bytes: u64,
 }
 
 impl State {
+    /// `None` before the first purge, unless one is chosen.
     fn served(&self, purged: Option<LogIndex>) -> Option<LogIndex> {
-        match purged {
-            Some(purged) => self.files.range(purged..).next().copied(),
-            None => self.files.last().copied(),
+        match self.chosen {
+            Some(chosen) if Some(chosen) >= purged && self.files.contains(&chosen) => Some(chosen),
+            _ => self.files.range(purged?..).next().copied(),
         }
     }
 
-    /// Takes out what is of no use any more.
+    /// Takes out what is of no use any more, and what stands closest between its neighbours if there are too many.
     fn take_old(&mut self, purged: Option<LogIndex>) -> Vec<LogIndex> {
-        let (served, on_demand) = (self.served(purged), self.on_demand);
         let newest_from = self.files.iter().rev().nth(KEPT - 1).copied().unwrap_or(LogIndex(0));
-        let is_old = |index: &LogIndex| *index < newest_from && Some(*index) != served && Some(*index) != on_demand;
-        let old: Vec<LogIndex> = self.files.iter().copied().filter(is_old).collect();
+        let served = self.served(purged);
+        let is_old = |index: &LogIndex| *index < newest_from && served.is_some_and(|served| *index < served);
+        let mut old: Vec<LogIndex> = self.files.iter().copied().filter(is_old).collect();
         self.files.retain(|index| !old.contains(index));
+        let is_between = |index: &LogIndex| *index < newest_from && Some(*index) != served;
+        while self.files.iter().filter(|index| is_between(index)).count() > BETWEEN_MAX {
+            let all: Vec<LogIndex> = std::iter::once(LogIndex(0)).chain(self.files.iter().copied()).collect();
+            let inner = all.windows(3).filter(|three| is_between(&three[1]));
+            let Some(closest) = inner.min_by_key(|three| three[2].0 - three[0].0) else { break };
+            self.files.remove(&closest[1]);
+            old.push(closest[1]);
+        }
         old
     }
 }
@@ -69,8 +90,10 @@ impl CheckpointStore {
         log: LogView,
     ) -> Result<(CheckpointStore, Option<Checkpoint>), OpenError> {
         let names = disk.list(&dir).map_err(|source| OpenError::Io { path: dir.clone(), source })?;
-        for name in names.iter().filter(|name| name.starts_with("checkpoint-") && name.ends_with(".tmp")) {
-            // A crash in the middle of writing one. Harmless, so failing to remove it is too.
+        let is_leftover =
+            |name: &&String| (name.starts_with("checkpoint-") && name.ends_with(".tmp")) || *name == INCOMING_FILE;
+        for name in names.iter().filter(is_leftover) {
+            // A crash in the middle of writing one, or before one had arrived. Harmless, so failing to remove it is too.
             if let Err(error) = disk.remove(&dir.join(name)) {
                 tracing::warn!(name, %error, "leftover could not be removed");
             }
@@ -127,7 +150,7 @@ impl CheckpointStore {
     }
 
     /// Writes a checkpoint in the background. Failing is no harm: the next start has more to apply again.
-    pub(crate) fn write_later(&self, checkpoint: Checkpoint) {
+    pub(crate) fn write_later(&self, checkpoint: PendingCheckpoint) {
         let mut state = self.inner.state();
         state.waiting = Some(checkpoint);
         if state.is_writing {
@@ -138,9 +161,16 @@ impl CheckpointStore {
         let (inner, working) = (self.inner.clone(), self.inner.log.shared.background.begin());
         let writer = self.inner.runtime.spawn("checkpoint-writer", async move {
             while let Some(checkpoint) = inner.next_waiting() {
-                let last = checkpoint.last;
+                let last = checkpoint.last();
                 let work = inner.clone();
-                if let Err(error) = inner.runtime.blocking(move || work.write(&checkpoint)).await {
+                // In the middle of a segment its last entries may only be on a quorum's other disks yet.
+                if !inner.log.is_durable(last.index)
+                    && let Err(error) = inner.log.flush().await
+                {
+                    tracing::warn!(%last, %error, "log could not be flushed for a checkpoint");
+                    continue;
+                }
+                if let Err(error) = inner.runtime.blocking(move || work.write(&checkpoint.finish())).await {
                     tracing::warn!(%last, %error, "checkpoint could not be written");
                 }
             }
@@ -155,8 +185,83 @@ impl CheckpointStore {
         self.inner.runtime.blocking(move || inner.write(&checkpoint)).await
     }
 
-    /// The checkpoint for replicas that are too far behind, read from disk: the one at the purge mark, so that they get
-    /// every entry that is still here after it; without a purge mark the newest.
+    /// The time, for the pace of checkpoints.
+    pub(crate) fn now(&self) -> Instant {
+        self.inner.runtime.now()
+    }
+
+    /// Entries waited so long for one.
+    pub(crate) fn note_pause(&self, pause: Duration) {
+        let mut state = self.inner.state();
+        state.pause_max = state.pause_max.max(pause);
+    }
+
+    /// Length of the last one that was written; 0 before the first.
+    pub(crate) fn last_bytes(&self) -> u64 {
+        self.inner.state().last_bytes
+    }
+
+    pub(crate) fn pause_max(&self) -> Duration {
+        self.inner.state().pause_max
+    }
+
+    /// The oldest one that is kept.
+    pub(crate) fn oldest(&self) -> Option<LogIndex> {
+        self.inner.state().files.first().copied()
+    }
+
+    /// All that are kept, rising.
+    pub(crate) fn kept(&self) -> Vec<LogIndex> {
+        self.inner.state().files.iter().copied().collect()
+    }
+
+    /// Serves the checkpoint of that entry from now on: the log is to be purged to it. False if it is not kept.
+    pub(crate) fn choose(&self, index: LogIndex) -> bool {
+        let mut state = self.inner.state();
+        let is_kept = state.files.contains(&index);
+        if is_kept {
+            (state.chosen, state.purging_to) = (Some(index), Some(index));
+        }
+        is_kept
+    }
+
+    /// The one that was chosen to be purged to, if the log is not purged to it yet.
+    pub(crate) fn chosen(&self) -> Option<LogIndex> {
+        let purged = self.inner.log.ends().0.map(|purged| purged.index);
+        self.inner.state().purging_to.filter(|chosen| Some(*chosen) > purged)
+    }
+
+    /// The checkpoint of that entry, read from disk; `None` if it is not kept.
+    pub(crate) async fn read(&self, index: LogIndex) -> io::Result<Option<Checkpoint>> {
+        let inner = self.inner.clone();
+        self.inner.runtime.blocking(move || inner.read(index)).await
+    }
+
+    /// A checkpoint with the files it relies on, as it is sent.
+    pub(crate) fn parcel(&self, state: Bytes, files: Vec<SideFile>, check: SideFileCheck) -> Parcel {
+        Parcel::of_files(self.inner.disk.clone(), state, files, check)
+    }
+
+    /// Removes what is of no use any more after a purge.
+    pub(crate) async fn drop_old(&self) {
+        let inner = self.inner.clone();
+        self.inner.runtime.blocking(move || inner.drop_old()).await;
+    }
+
+    /// Puts the files that came with a checkpoint to their places; durable when this returns.
+    pub(crate) async fn put_sides(
+        &self,
+        parcel: Parcel,
+        paths: BTreeMap<String, PathBuf>,
+        check: SideFileCheck,
+    ) -> io::Result<()> {
+        let inner = self.inner.clone();
+        let put = move || put_sides(&*inner.disk, &parcel, |name| paths.get(name).cloned(), check);
+        self.inner.runtime.blocking(put).await
+    }
+
+    /// The checkpoint for replicas that are too far behind, read from disk: the one at the purge mark, or that the log is
+    /// about to be purged to, so that they get every entry that stays here after it. `None` before the first purge.
     pub(crate) async fn served(&self) -> io::Result<Option<Checkpoint>> {
         let inner = self.inner.clone();
         self.inner.runtime.blocking(move || inner.read_served()).await
@@ -168,7 +273,7 @@ impl Inner {
         self.state.lock().expect("checkpoint lock is never poisoned: no code panics while holding it")
     }
 
-    fn next_waiting(&self) -> Option<Checkpoint> {
+    fn next_waiting(&self) -> Option<PendingCheckpoint> {
         let mut state = self.state();
         let next = state.waiting.take();
         state.is_writing = next.is_some();
@@ -186,25 +291,44 @@ impl Inner {
         let old = {
             let mut state = self.state();
             state.files.insert(checkpoint.last.index);
-            if checkpoint.origin == Origin::OnDemand {
-                state.on_demand = Some(checkpoint.last.index);
+            state.last_bytes = checkpoint.state.len() as u64;
+            if matches!(checkpoint.origin, Origin::OnDemand | Origin::Installed) {
+                state.chosen = Some(checkpoint.last.index);
             }
             state.take_old(purged)
         };
+        self.remove(old);
+        Ok(())
+    }
+
+    fn remove(&self, old: Vec<LogIndex>) {
         for index in old {
             let path = self.dir.join(format!("checkpoint-{index:020}.ckp", index = index.0));
             if let Err(error) = self.disk.remove(&path) {
                 tracing::warn!(file = %path.display(), %error, "old checkpoint could not be removed");
             }
         }
-        Ok(())
+    }
+
+    fn drop_old(&self) {
+        let purged = self.log.ends().0.map(|purged| purged.index);
+        let old = self.state().take_old(purged);
+        self.remove(old);
     }
 
     fn read_served(&self) -> io::Result<Option<Checkpoint>> {
         let purged = self.log.ends().0.map(|purged| purged.index);
-        let Some(index) = self.state().served(purged) else {
+        let served = self.state().served(purged);
+        match served {
+            Some(index) => self.read(index),
+            None => Ok(None),
+        }
+    }
+
+    fn read(&self, index: LogIndex) -> io::Result<Option<Checkpoint>> {
+        if !self.state().files.contains(&index) {
             return Ok(None);
-        };
+        }
         let path = self.dir.join(format!("checkpoint-{index:020}.ckp", index = index.0));
         let decoded = Checkpoint::decode(read_file(&*self.disk, &path)?);
         decoded
@@ -244,16 +368,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_two_and_the_served_one_stay() {
+    fn the_newest_two_the_served_one_and_some_between_stay() {
         let indexes = |list: &[u64]| list.iter().copied().map(LogIndex).collect::<Vec<_>>();
         let mut state = State { files: indexes(&[10, 20, 30, 40, 50]).into_iter().collect(), ..State::default() };
-        assert_eq!(state.served(None), Some(LogIndex(50)));
+        assert_eq!(state.served(None), None, "before the first purge nobody can be too far behind");
         assert_eq!(state.served(Some(LogIndex(15))), Some(LogIndex(20)));
-        state.on_demand = Some(LogIndex(30));
+        assert_eq!(state.take_old(None), indexes(&[]));
         assert_eq!(state.take_old(Some(LogIndex(20))), indexes(&[10]));
-        assert_eq!(state.take_old(Some(LogIndex(30))), indexes(&[20]));
-        state.on_demand = None;
-        assert_eq!(state.take_old(Some(LogIndex(30))), indexes(&[]));
+        state.chosen = Some(LogIndex(30));
+        assert_eq!(state.served(Some(LogIndex(20))), Some(LogIndex(30)));
+        assert_eq!(state.take_old(Some(LogIndex(20))), indexes(&[20]));
+        assert_eq!(state.served(Some(LogIndex(40))), Some(LogIndex(40)), "a choice of the past is none");
         assert_eq!(state.take_old(Some(LogIndex(50))), indexes(&[30]));
+        assert_eq!(state.files.iter().copied().collect::<Vec<_>>(), indexes(&[40, 50]));
+    }
+
+    #[test]
+    fn many_checkpoints_are_thinned_out_evenly() {
+        let mut state = State::default();
+        for index in 1..=1000 {
+            state.files.insert(LogIndex(index * 10));
+            state.take_old(None);
+        }
+        let kept: Vec<u64> = state.files.iter().map(|index| index.0).collect();
+        assert_eq!(kept.len(), BETWEEN_MAX + KEPT);
+        assert_eq!(kept[BETWEEN_MAX..], [9990, 10_000]);
+        let widest = kept.windows(2).map(|two| two[1] - two[0]).max().unwrap();
+        assert!(widest <= 4 * 10_000 / BETWEEN_MAX as u64, "{kept:?}");
     }
 }

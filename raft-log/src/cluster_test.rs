@@ -3,6 +3,7 @@
 mod bad_weather;
 mod damage_test;
 mod five_voters;
+mod installs;
 mod restarts;
 mod superseded;
 mod transfers;
@@ -16,7 +17,9 @@ use flotilla_runtime::Runtime;
 use tempfile::TempDir;
 
 use crate::testing::{Ledger, MemoryNet};
-use crate::{FullReason, LogConfig, LogEntry, LogIndex, NodeId, OpenError, OsDisk, ProposeError, ReplicatedLog, Role};
+use crate::{
+    FullReason, LogConfig, LogEntry, LogIndex, NodeId, OpenError, OsDisk, ProposeError, PurgeError, ReplicatedLog, Role,
+};
 
 pub(crate) type Log = ReplicatedLog<usize>;
 
@@ -57,7 +60,7 @@ impl Cluster {
 
     pub(crate) async fn start_node_with(&mut self, config: LogConfig) {
         let node = config.node;
-        let ledger = Ledger::default();
+        let ledger = Ledger::with_sides(Arc::new(OsDisk), self.dirs[&node].path().join("sides"));
         let log = loop {
             let transport = self.net.transport(node);
             let opened =
@@ -352,46 +355,130 @@ async fn a_leader_that_does_not_refuse_is_not_replaced_before_its_lease_is_over(
     assert_eq!((log.status().term, log.status().role), (term, Role::Leader));
 }
 
+/// Purges every running replica as far as its checkpoints before `below` allow.
+async fn purge_all(cluster: &Cluster, below: LogIndex) {
+    for (log, _) in cluster.running.values() {
+        let to = log.purgeable(below).expect("there is a checkpoint to purge to").to;
+        log.purge(to, PATIENCE).await.unwrap();
+        assert_eq!(log.read(to).unwrap(), None);
+        assert_eq!(log.purgeable(below), None);
+        let extent = log.extent();
+        assert_eq!(extent.first, to.next());
+        assert!(extent.checkpoints.contains(&to), "the served checkpoint is kept");
+    }
+}
+
+async fn purged_to(cluster: &Cluster, numbers: std::ops::Range<u32>) -> LogIndex {
+    let mut last = LogIndex(0);
+    for number in numbers {
+        last = cluster.propose(payload(number)).await;
+    }
+    cluster.settle().await;
+    purge_all(cluster, last).await;
+    last
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_replica_too_far_behind_gets_a_snapshot_and_the_entries_after_it() {
+async fn entries_are_purged_to_the_served_checkpoint_and_restarts_go_on_from_there() {
     let mut cluster = Cluster::start(3).await;
-    cluster.propose(payload(0)).await;
-    let (leader, log) = cluster.leader().await;
-    let behind = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
-    cluster.kill(behind);
-    let mut purged = LogIndex(0);
-    for number in 1..150 {
-        purged = cluster.propose(payload(number)).await;
-    }
-    log.raft().trigger().snapshot().await.unwrap();
-    let mut snapshots = log.raft().watch_snapshot_progress();
-    let taken = async {
-        while snapshots.get().is_none_or(|id| id.index() < purged.0) {
-            snapshots.changed().await.unwrap();
-        }
-    };
-    cluster.within("the snapshot", taken).await;
-    log.raft().trigger().purge_log(purged.0).await.unwrap();
-    for number in 150..180 {
-        cluster.propose(payload(number)).await;
-    }
-    assert_eq!(log.read(purged).unwrap(), None, "the leader purged what the snapshot holds");
-    cluster.start_node(behind).await;
-    let mut seen = numbers(&cluster.settle().await);
-    seen.dedup();
-    assert_eq!(seen, (0..180).collect::<Vec<_>>());
-    let (installed, ledger) = cluster.running[&behind].clone();
-    assert!(ledger.restored() >= Some(purged), "the snapshot was installed");
-    assert_eq!(installed.read(purged).unwrap(), None);
-    assert_eq!(cluster.log_of(behind), cluster.log_of(leader), "every retained entry came after it");
-    // The installed state and the entries after it survive a restart of both.
-    drop((installed, log));
-    for node in [behind, leader] {
+    purged_to(&cluster, 0..150).await;
+    let (_, log) = cluster.leader().await;
+    let first = log.extent().first;
+    assert!(first > LogIndex(60), "{first}");
+    drop(log);
+    purged_to(&cluster, 150..300).await;
+    for node in cluster.nodes() {
         cluster.kill(node);
         cluster.start_node(node).await;
     }
-    cluster.propose(payload(180)).await;
+    for number in 300..400 {
+        cluster.propose(payload(number)).await;
+    }
     let mut seen = numbers(&cluster.settle().await);
     seen.dedup();
-    assert_eq!(seen, (0..=180).collect::<Vec<_>>());
+    assert_eq!(seen, (0..400).collect::<Vec<_>>());
+    for node in cluster.nodes() {
+        let files = std::fs::read_dir(cluster.dirs[&node].path().join("sides")).unwrap().count();
+        assert!(files <= 8, "{files} side files of node {node} are kept");
+        assert!(cluster.running[&node].0.extent().first > first);
+    }
+}
+
+/// A replica away for longer than anything is kept, one whose disk was emptied, and a new one: each ends with everything that
+/// is retained, while the others go on, and through two breaks of the link during the copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whoever_is_too_far_behind_gets_the_served_checkpoint_and_every_entry_after_it() {
+    for who in ["away", "emptied", "new"] {
+        let mut cluster = Cluster::start(3).await;
+        cluster.propose(payload(0)).await;
+        let (leader, log) = cluster.leader().await;
+        let behind = match who {
+            "new" => NodeId(4),
+            _ => cluster.nodes().into_iter().find(|node| *node != leader).unwrap(),
+        };
+        cluster.kill(behind);
+        // More than one piece of a snapshot.
+        purged_to(&cluster, 1..500).await;
+        purged_to(&cluster, 500..900).await;
+        if who != "away" {
+            cluster.dirs.insert(behind, tempfile::tempdir().unwrap());
+        }
+        cluster.net.break_snapshots_at([2, 5]);
+        cluster.start_node(behind).await;
+        if who == "new" {
+            log.raft().add_learner(4, openraft::EmptyNode::default(), false).await.unwrap();
+        }
+        for number in 900..1000 {
+            cluster.propose(payload(number)).await;
+        }
+        let mut seen = numbers(&cluster.settle().await);
+        seen.dedup();
+        assert_eq!(seen, (0..1000).collect::<Vec<_>>(), "{who}");
+        let (pieces, breaks) = cluster.net.snapshot_pieces();
+        assert_eq!(breaks, 0, "{who}: both breaks happened");
+        // 900 entries of 1.5 KiB in pieces of 256 KiB, the two that broke and the two questions where to go on.
+        assert!((6..=13).contains(&pieces), "{who}: {pieces} pieces, so nothing was sent twice");
+        let (installed, ledger) = cluster.running[&behind].clone();
+        let first = log.extent().first;
+        assert_eq!(ledger.restored().map(LogIndex::next), Some(first), "{who}: the snapshot was installed");
+        assert_eq!(installed.extent().first, first);
+        assert_eq!(cluster.log_of(behind), cluster.log_of(leader), "{who}: every retained entry came after it");
+        // The installed state and the entries after it survive a restart of both.
+        drop((installed, log));
+        for node in [behind, leader] {
+            cluster.kill(node);
+            cluster.start_node(node).await;
+        }
+        cluster.propose(payload(1000)).await;
+        let mut seen = numbers(&cluster.settle().await);
+        seen.dedup();
+        assert_eq!(seen, (0..=1000).collect::<Vec<_>>(), "{who}");
+        let left = std::fs::read_dir(cluster.dirs[&behind].path()).unwrap();
+        assert!(left.map(|file| file.unwrap().file_name()).all(|name| name != "incoming.snapshot"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_live_replica_that_lags_is_named_and_does_not_hold_a_purge_for_ever() {
+    let mut cluster = Cluster::start(3).await;
+    cluster.propose(payload(0)).await;
+    let (leader, log) = cluster.leader().await;
+    let slow = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
+    cluster.net.isolate(slow, true);
+    let mut last = LogIndex(0);
+    for number in 1..150 {
+        last = cluster.propose(payload(number)).await;
+    }
+    let purgeable = log.purgeable(last).unwrap();
+    assert_eq!(purgeable.held_by.into_iter().collect::<Vec<_>>(), [slow]);
+    log.purge(purgeable.to, PATIENCE).await.unwrap();
+    cluster.net.isolate(slow, false);
+    let mut seen = numbers(&cluster.settle().await);
+    seen.dedup();
+    assert_eq!(seen, (0..150).collect::<Vec<_>>());
+    assert_eq!(cluster.running[&slow].1.restored(), Some(purgeable.to));
+    let nothing = log.purge(LogIndex(1), PATIENCE).await;
+    assert_eq!(nothing, Err(PurgeError::NoCheckpoint(LogIndex(1))));
+    drop(log);
+    cluster.kill(leader);
 }

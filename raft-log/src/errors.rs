@@ -185,3 +185,17 @@ pub enum ServeError {
     #[error("peer call failed: {0}")]
     Failed(String),
 }
+
+/// Why the log was not purged, or not yet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PurgeError {
+    /// There is no such checkpoint (any more).
+    #[error("no checkpoint of entry {0} is kept")]
+    NoCheckpoint(LogIndex),
+    /// It goes on in the background as soon as nothing needs the entries.
+    #[error("purge to entry {0} is not done in time")]
+    Timeout(LogIndex),
+    /// The log is stopped.
+    #[error("log is stopped")]
+    Stopped,
+}

@@ -234,7 +234,7 @@ fn peer_messages_of_any_bytes_are_answered() {
     use openraft::EntryPayload;
     use openraft::raft::{AppendEntriesRequest, StreamAppendError, VoteRequest};
 
-    use crate::raft::{LogId, Proposal, Vote};
+    use crate::raft::{LogId, ParcelId, Proposal, SnapshotAnswer, SnapshotPiece, Vote};
 
     let id = |index| LogId::new_term_index(2, index);
     let entry = |index, payload| crate::raft::Entry { log_id: id(index), payload };
@@ -252,6 +252,14 @@ fn peer_messages_of_any_bytes_are_answered() {
     let mark = DurableMark { term: Term(2), index: LogIndex(7) };
     let recovering = HoldAnswer { recovers: true, last: None };
     let leading = HoldAnswer { recovers: false, last: Some(EntryId::new(2, 7)) };
+    let piece = SnapshotPiece {
+        vote: Vote::new_committed(2, 1),
+        meta: Default::default(),
+        id: ParcelId { bytes: 9000, crc: 77 },
+        offset: 4000,
+        bytes: Bytes::from_static(b"piece"),
+    };
+    let answer = SnapshotAnswer { vote: Vote::new(1, 2), is_done: false, next: 4005 };
     let examples = vec![
         ("durable-mark", encode(PeerMessage::DurableMark(mark)).to_vec()),
         ("hold-question", encode(PeerMessage::HoldQuestion).to_vec()),
@@ -260,7 +268,8 @@ fn peer_messages_of_any_bytes_are_answered() {
         ("append", encode(PeerMessage::AppendRequest(append)).to_vec()),
         ("vote", encode(PeerMessage::VoteRequest(vote)).to_vec()),
         ("conflict", encode(PeerMessage::AppendResponse(Err(StreamAppendError::Conflict(id(3))))).to_vec()),
-        ("snapshot-answer", encode(PeerMessage::SnapshotResponse(Vote::new(1, 2))).to_vec()),
+        ("snapshot-piece", encode(PeerMessage::SnapshotPiece(piece)).to_vec()),
+        ("snapshot-answer", encode(PeerMessage::SnapshotAnswer(answer)).to_vec()),
     ];
     let mend = |bytes: &mut [u8]| {
         if bytes.len() >= 16 {

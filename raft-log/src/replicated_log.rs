@@ -9,6 +9,7 @@ use bytes::Bytes;
 use flotilla_runtime::{Either, Elapsed, Runtime, Task, select};
 use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::{EmptyNode, Raft, ReadPolicy};
+use openraft_rt::watch::WatchReceiver;
 use tokio::sync::mpsc;
 
 use crate::ack::{AckTicket, AckTracker, LagLimits, ReplicationStatus, TicketSlot};
@@ -20,8 +21,9 @@ use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
 use crate::lost_tail::{LostTailStatus, TailKeeper};
 use crate::raft::{
-    GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, PeerMessage, Proposal, Recovery, ReplyTo, TypeConfig,
-    core_config, decode, encode, serve_append,
+    GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, Parcel, PeerMessage, Proposal, Received, Recovery, ReplyTo,
+    SnapshotAnswer, SnapshotInbox, SnapshotPiece, StreamResets, TypeConfig, core_config, decode, encode, serve_append,
+    to_entry_id,
 };
 use crate::recovery::open_log;
 use crate::recovery_report::{PhaseWatch, Seen};
@@ -68,24 +70,27 @@ pub struct LogEntry {
 ///
 /// When the last handle is dropped the replica stops taking part and lets its directory go, in the background.
 pub struct ReplicatedLog<O: Send + 'static> {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     output: PhantomData<fn() -> O>,
 }
 
-struct Inner {
-    node: NodeId,
+pub(crate) struct Inner {
+    pub(crate) node: NodeId,
     payload_bytes_max: usize,
     segment_bytes: u64,
-    dir: std::path::PathBuf,
-    disk: Arc<dyn Disk>,
+    pub(crate) dir: std::path::PathBuf,
+    pub(crate) disk: Arc<dyn Disk>,
     transport: Arc<dyn Transport>,
-    runtime: Runtime,
-    raft: LogRaft,
-    view: LogView,
+    pub(crate) runtime: Runtime,
+    pub(crate) raft: LogRaft,
+    pub(crate) view: LogView,
     failure: Failure,
     status: StatusWatch,
     stopper: Stopper,
     gone: GoneWatch,
+    inbox: SnapshotInbox,
+    pub(crate) checkpoints: CheckpointStore,
+    pub(crate) resets: StreamResets,
     vitals: Arc<Vitals>,
     guard: LeadGuard,
     scrub: Scrub,
@@ -127,7 +132,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         }
         let mut core_config = core_config(&config)?;
         let failure = Failure::default();
-        let (files, machine, machine_gone, keeper, vitals, steward) = {
+        let (files, checkpoints, machine, machine_gone, keeper, vitals, steward) = {
             let (config, disk, runtime, failure) = (config.clone(), disk.clone(), runtime.clone(), failure.clone());
             let (work, transport) = (runtime.clone(), transport.clone());
             work.blocking(move || {
@@ -142,20 +147,24 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 // Before the core: what that applies again may have to be mended first.
                 let steward = Steward::start(config.node, config.voters, view.clone(), disk, transport, &runtime);
                 let vitals = Arc::new(Vitals::new(view.clone(), runtime));
-                let (machine, machine_gone) = Machine::open(machine, view, checkpoints, newest, vitals.clone())?;
-                Ok::<_, OpenError>((files, machine, machine_gone, keeper, vitals, steward))
+                let opened = Machine::open(machine, view, checkpoints.clone(), newest, vitals.clone())?;
+                let (machine, machine_gone) = opened;
+                Ok::<_, OpenError>((files, checkpoints, machine, machine_gone, keeper, vitals, steward))
             })
             .await?
         };
         let view = files.view();
+        let resets = StreamResets::default();
         core_config.enable_elect = !view.vote_hold().holds();
         let limits =
             LagLimits { time: Duration::from_millis(config.in_sync_lag_ms_max), bytes: config.in_sync_lag_bytes_max };
         let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
         acks.enter(view.vote().map_or(Term(0), |vote| vote.term));
         let matched_is_durable = config.flush == FlushMode::Sync;
-        let network = NetworkFactory::new(transport.clone(), runtime.clone(), acks.clone(), matched_is_durable);
+        let network =
+            NetworkFactory::new(transport.clone(), runtime.clone(), acks.clone(), matched_is_durable, resets.clone());
         let store = LogStore::new(files, acks.clone(), keeper.clone());
+        let inbox = SnapshotInbox::new(disk.clone(), config.dir.clone(), runtime.clone());
         let mut watch = PhaseWatch::start(&runtime);
         let raft = Raft::new(config.node.0, Arc::new(core_config), network, store, machine).await;
         let raft: LogRaft = match raft {
@@ -223,6 +232,9 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             status,
             stopper,
             gone,
+            inbox,
+            checkpoints,
+            resets,
             vitals,
             guard,
             scrub,
@@ -524,10 +536,8 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 let answer = raft.handle_transfer_leader(request).await;
                 PeerMessage::TransferResponse(answer.map_err(|error| self.call_failed(error))?)
             }
-            (PeerCallKind::Snapshot, PeerMessage::SnapshotRequest { vote, meta, state }) => {
-                let snapshot = openraft::alias::SnapshotOf::<TypeConfig, Bytes> { meta, snapshot: state };
-                let response = raft.install_full_snapshot(vote, snapshot).await;
-                PeerMessage::SnapshotResponse(response.map_err(|error| self.call_failed(error))?.vote)
+            (PeerCallKind::Snapshot, PeerMessage::SnapshotPiece(piece)) => {
+                PeerMessage::SnapshotAnswer(self.receive_piece(piece).await?)
             }
             (PeerCallKind::LeaderGone, PeerMessage::GoneQuestion(question)) => {
                 PeerMessage::GoneAnswer(self.inner.gone.answer(question).await)
@@ -541,6 +551,29 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             (kind, _) => return Err(ServeError::Malformed(format!("body does not belong to a call of kind {kind:?}"))),
         };
         Ok(encode(answer))
+    }
+
+    /// Takes in a piece of a snapshot; the last one installs it.
+    async fn receive_piece(&self, piece: SnapshotPiece) -> Result<SnapshotAnswer, ServeError> {
+        let inner = &*self.inner;
+        let SnapshotPiece { vote, meta, id, offset, bytes } = piece;
+        let Some(last) = meta.last_log_id.as_ref().map(to_entry_id) else {
+            return Err(ServeError::Malformed("snapshot of nothing".to_owned()));
+        };
+        let held = inner.raft.metrics().borrow_watched().vote;
+        if held > vote {
+            return Ok(SnapshotAnswer { vote: held, is_done: false, next: 0 });
+        }
+        let received = inner.inbox.receive(last, id, offset, bytes).await.map_err(|error| self.call_failed(error))?;
+        let parcel = match received {
+            Received::Next(next) => return Ok(SnapshotAnswer { vote, is_done: false, next }),
+            Received::Whole(parcel) => parcel,
+        };
+        let snapshot = openraft::alias::SnapshotOf::<TypeConfig, Parcel> { meta, snapshot: parcel };
+        let response = inner.raft.install_full_snapshot(vote, snapshot).await;
+        let vote = response.map_err(|error| self.call_failed(error))?.vote;
+        inner.inbox.clear().await;
+        Ok(SnapshotAnswer { vote, is_done: true, next: id.bytes })
     }
 
     fn call_failed(&self, error: impl std::fmt::Display) -> ServeError {

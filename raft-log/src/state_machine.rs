@@ -1,10 +1,14 @@
 //! What a log's owner must provide: a deterministic machine that consumes committed entries.
 
 use std::io;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use crate::{LogIndex, Term};
+use crate::{Disk, LogIndex, Term};
+
+/// Looks at all of a file and tells what is wrong with it. Blocks.
+pub type SideFileCheck = fn(&dyn Disk, &Path) -> Result<(), String>;
 
 /// The meaning of the log.
 ///
@@ -42,6 +46,37 @@ pub trait StateMachine: Send + 'static {
         0
     }
 
+    /// The same as [`StateMachine::checkpoint`] in two steps: the state is held fast now, while entries wait, and made into
+    /// bytes by what is returned, elsewhere and later.
+    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        let bytes = self.checkpoint();
+        Box::new(move || bytes)
+    }
+
+    /// The files besides the state itself that `checkpoint`, one of this machine's own, relies on: another node needs
+    /// them to restore it. They stay as they are for as long as the checkpoint is kept.
+    fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError> {
+        let _ = checkpoint;
+        Ok(Vec::new())
+    }
+
+    /// Where a side file of this name, taken from a peer, is to be put before its checkpoint is restored; `None` if this
+    /// machine has no such files. The name of another content is another one, so nothing of value is ever replaced.
+    fn side_file_path(&self, name: &str) -> Option<PathBuf> {
+        let _ = name;
+        None
+    }
+
+    /// How the content of a side file is checked, before it is sent and where it arrived: what is wrong with it.
+    fn side_file_check(&self) -> SideFileCheck {
+        |_, _| Ok(())
+    }
+
+    /// No checkpoint older than `oldest` is kept: side files that only those relied on may go.
+    fn checkpoints_from(&mut self, oldest: LogIndex) {
+        let _ = oldest;
+    }
+
     /// A hash over all that must be equal on every replica that has applied the same entries, and the version of the way
     /// it is made: only digests of one version are compared, so a new release that hashes otherwise counts up. `None`: this
     /// machine does not compare. It is asked behind every few thousandth entry, while entries wait, so it must be cheap.
@@ -53,6 +88,15 @@ pub trait StateMachine: Send + 'static {
     /// if a checkpoint exists, and whenever a snapshot is installed. After an error the state must be what it was: at a start
     /// an older checkpoint is tried next, and without any the log is applied from its first entry on.
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
+}
+
+/// A file that a checkpoint relies on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideFile {
+    /// Its name, which tells its content: the same name is the same content on every node.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
 }
 
 /// A checkpoint that the machine could not take.

@@ -4,8 +4,8 @@ use flotilla_message::{MessageType, Permission, QueueId, TopicName, limits};
 
 use crate::progress::QueueProgress;
 use crate::queue::Queue;
-use crate::state::{Changes, RetryPauses, State};
-use crate::{GroupChange, Outcome, Rejection};
+use crate::state::{Changes, Refusal, RetryPauses, State};
+use crate::{GroupChange, Outcome, Rejection, StoreError};
 
 impl State {
     pub fn update_group(
@@ -45,25 +45,25 @@ impl State {
         queue_count: Option<u32>,
         permission: Option<Permission>,
         changes: &mut Changes,
-    ) -> Result<Outcome, Rejection> {
+    ) -> Result<Outcome, Refusal> {
         let topic = self.topic(name.as_str())?;
         let there = topic.queues.len() as u32;
         if let Some(count) = queue_count {
             if !(1..=limits::QUEUES_PER_TOPIC_MAX).contains(&count) {
-                return Err(Rejection::QueueCountOutOfRange { queue_count: count });
+                return Err(Rejection::QueueCountOutOfRange { queue_count: count }.into());
             }
             let is_moved = topic.writable_queues != count;
             if topic.message_type == MessageType::Fifo && is_moved {
                 // Message groups will find other queues: nothing of them may wait in the old ones.
                 if let Some((queue, group)) = self.first_unconsumed(name, 0) {
-                    return Err(Rejection::TopicNotDrained { queue, group });
+                    return Err(Rejection::TopicNotDrained { queue, group }.into());
                 }
             }
             self.grow(name, there, count);
             let drained = self.drained_after(name, count);
-            self.shrink(name, count, drained);
+            self.shrink(name, count, drained)?;
         }
-        let Some(topic) = self.topics.get_mut(name) else { return Err(Rejection::TopicNotFound) };
+        let Some(topic) = self.topics.get_mut(name) else { return Err(Rejection::TopicNotFound.into()) };
         topic.permission = permission.unwrap_or(topic.permission);
         let (queue_count, writable_queues) = (topic.queues.len() as u32, topic.writable_queues);
         changes.catalog = true;
@@ -90,8 +90,13 @@ impl State {
     }
 
     /// Keeps `count` queues writable, and drops those behind the first `kept`.
-    fn shrink(&mut self, name: &TopicName, count: u32, kept: u32) {
-        let Some(topic) = self.topics.get_mut(name) else { return };
+    fn shrink(&mut self, name: &TopicName, count: u32, kept: u32) -> Result<(), StoreError> {
+        let Some(topic) = self.topics.get_mut(name) else { return Ok(()) };
+        for queue in topic.queues.iter().skip(kept.max(count) as usize) {
+            for message in queue.referred_to()? {
+                self.references.release(message);
+            }
+        }
         topic.writable_queues = count;
         while topic.queues.len() as u32 > kept.max(count) {
             let Some(queue) = topic.queues.pop() else { break };
@@ -101,6 +106,7 @@ impl State {
                 self.progress.remove(&(group.uid, topic.uid, queue_id));
             }
         }
+        Ok(())
     }
 
     /// How many queues have to stay: those before the last one that some group has not consumed.
@@ -135,9 +141,9 @@ impl State {
         behind.map(|(group, _)| group.to_string())
     }
 
-    pub fn drop_topic(&mut self, name: &str, uid: u64, changes: &mut Changes) -> Result<Outcome, Rejection> {
+    pub fn drop_topic(&mut self, name: &str, uid: u64, changes: &mut Changes) -> Result<Outcome, Refusal> {
         if self.topic(name)?.uid != uid {
-            return Err(Rejection::TopicReplaced { uid });
+            return Err(Rejection::TopicReplaced { uid }.into());
         }
         self.delete_topic(name, changes)
     }

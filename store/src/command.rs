@@ -55,7 +55,8 @@ pub struct SkipRange {
 ///
 /// An entry also carries the term of its proposer. It may differ from the entry's own term when a
 /// leader was replaced in between. Commands of clients are applied all the same; those of leader
-/// duties ([`Command::DeliverDue`], [`Command::CheckTransactions`]) lapse with their term.
+/// duties ([`Command::DeliverDue`], [`Command::CheckTransactions`], [`Command::Trim`],
+/// [`Command::Carry`]) lapse with their term.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Makes a topic. An existing one is answered by `TopicExists`.
@@ -168,6 +169,26 @@ pub enum Command {
     AnsweredEarly {
         /// The numbers, from 0.
         commands: Vec<u32>,
+    },
+    /// Lets go of all entries before `below`: every slot made before `before_ms` of log time vanishes,
+    /// each queue's oldest offset moves up to the first one that stays, and so does what a group had
+    /// not consumed. Refused as long as something that stays refers to a message in those entries:
+    /// [`Command::Carry`] those first. A leader's duty; repeated, or below an earlier one, it does
+    /// nothing.
+    Trim {
+        /// The first log index that is kept.
+        below: u64,
+        /// More than the log time of every entry before `below`, milliseconds since the Unix epoch.
+        before_ms: u64,
+    },
+    /// Writes messages again that something still refers to, so that their entries may go. They keep
+    /// their identities; their slots are read from here from now on. What nothing refers to any more
+    /// is left out. A leader's duty.
+    Carry {
+        /// The messages.
+        messages: Vec<MessageRef>,
+        /// Their frames, one for each, as they were.
+        frames: Vec<StoredFrame>,
     },
     /// Fixes where a group stands in every queue of a topic that it has not met yet, by its
     /// [`StartPolicy`] and the queue bounds at this very place of the log. Queues it has met are

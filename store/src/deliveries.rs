@@ -33,7 +33,7 @@ impl State {
             let granted = progress.granted_before(attempt, self.log_time_ms);
             if !granted.is_empty() {
                 return Ok(Outcome::Delivered {
-                    granted,
+                    granted: self.references.resolve(granted),
                     next_offset: QueueOffset(progress.next_offset()),
                     repeated: true,
                 });
@@ -63,7 +63,7 @@ impl State {
             self.dead_letter(&group_name, &topic_name, &dead, changes);
             changes.groups_changed.insert((group_name, topic_name));
         }
-        Ok(Outcome::Delivered { granted, next_offset, repeated: false })
+        Ok(Outcome::Delivered { granted: self.references.resolve(granted), next_offset, repeated: false })
     }
 
     /// Makes slots in the group's dead-letter topic, which is made if it is not there. They refer
@@ -83,7 +83,8 @@ impl State {
             unreachable!("the topic was made above, and every topic has a queue");
         };
         for slot in dead {
-            let slot = Slot { stored_at_ms: self.log_time_ms, ..*slot };
+            let slot = Slot { stored_at_ms: self.log_time_ms, is_reference: true, ..*slot };
+            self.references.add(slot.message);
             queue.append(slot, slot.tag_hash ^ slot.length);
         }
         changes.queues_grown.insert((name, QueueId(0)));
@@ -129,7 +130,7 @@ impl State {
         }
         Ok(Outcome::InvisibleChanged {
             seq: flight.seq,
-            slot: flight.slot,
+            slot: flight.slot.resolved(&self.references),
             invisible_until_ms: flight.invisible_until_ms,
         })
     }

@@ -8,7 +8,7 @@ use crate::{Command, SkipRange, StartPolicy, entry_levels, entry_rare};
 /// The numbers of the entry format; `docs/formats/log-entry.md` draws it.
 pub(crate) mod layout {
     pub const MAGIC: [u8; 4] = *b"FLEN";
-    pub const VERSION: u8 = 2;
+    pub const VERSION: u8 = 3;
     /// The oldest version that is read: the same layout with fewer kinds of commands.
     pub const VERSION_MIN: u8 = 1;
     pub const VERSION_AT: usize = 4;
@@ -45,6 +45,8 @@ pub(crate) mod layout {
     pub const RECALL: u8 = 49;
     pub const END_TRANSACTION: u8 = 50;
     pub const CHECK_TRANSACTIONS: u8 = 51;
+    pub const TRIM: u8 = 64;
+    pub const CARRY: u8 = 65;
 
     pub const SET_TOPIC_LEVEL: u8 = 60;
     pub const ANSWERED_EARLY: u8 = 61;
@@ -86,7 +88,9 @@ impl EntryBuilder {
         self.out.put_bytes(0, layout::COMMAND_HEADER_BYTES);
         let kind = put_operands(&mut self.out, command);
         let head_bytes = self.out.len() - start;
-        if let Command::Produce { frames, .. } | Command::Prepare { frames, .. } = command {
+        if let Command::Produce { frames, .. } | Command::Prepare { frames, .. } | Command::Carry { frames, .. } =
+            command
+        {
             for frame in frames {
                 self.out.put_slice(frame.as_bytes());
             }
@@ -163,6 +167,10 @@ pub fn command_bytes(command: &Command) -> usize {
         Command::Recall { topic, .. } => text(topic.as_str()) + 20,
         Command::EndTransaction { topic, .. } => text(topic.as_str()) + 13,
         Command::CheckTransactions { .. } => 16,
+        Command::Trim { .. } => 16,
+        Command::Carry { messages, frames } => {
+            4 + 12 * messages.len() + frames.iter().map(StoredFrame::byte_len).sum::<usize>()
+        }
         Command::SetOffset { .. }
         | Command::UpdateGroup { .. }
         | Command::UpdateTopic { .. }
@@ -289,6 +297,16 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             out.put_u64_le(*next_after_ms);
             out.put_u32_le(*checks_max);
             layout::CHECK_TRANSACTIONS
+        }
+        Command::Trim { below, before_ms } => {
+            out.put_u64_le(*below);
+            out.put_u64_le(*before_ms);
+            layout::TRIM
+        }
+        Command::Carry { messages, .. } => {
+            out.put_u32_le(messages.len() as u32);
+            messages.iter().for_each(|message| put_message(out, *message));
+            layout::CARRY
         }
         Command::SetOffset { .. }
         | Command::UpdateGroup { .. }

@@ -122,6 +122,14 @@ pub(crate) enum CommandView<'a> {
         next_after_ms: u64,
         checks_max: u32,
     },
+    Trim {
+        below: u64,
+        before_ms: u64,
+    },
+    Carry {
+        messages: Vec<MessageRef>,
+        frames: Vec<FramePlace>,
+    },
     /// One of those that are too rare to be worth reading in place.
     Rare(Command),
     SetTopicLevel {
@@ -204,8 +212,19 @@ impl<'a> CommandView<'a> {
             self,
             CommandView::DeliverDue { .. }
                 | CommandView::CheckTransactions { .. }
+                | CommandView::Trim { .. }
+                | CommandView::Carry { .. }
                 | CommandView::Rare(Command::Renew { .. })
         )
+    }
+
+    fn frames(&self) -> &[FramePlace] {
+        match self {
+            CommandView::Produce { frames, .. }
+            | CommandView::Prepare { frames, .. }
+            | CommandView::Carry { frames, .. } => frames,
+            _ => &[],
+        }
     }
 
     /// Reads the command at `start`, and answers its length.
@@ -329,6 +348,13 @@ impl<'a> CommandView<'a> {
             }),
             layout::SET_TOPIC_LEVEL => entry_levels::set_topic_level(operands),
             layout::ANSWERED_EARLY => entry_levels::answered_early(operands),
+            layout::TRIM => Ok(CommandView::Trim { below: operands.u64()?, before_ms: operands.u64()? }),
+            layout::CARRY => {
+                let count = operands.count(12)?;
+                let messages = (0..count).map(|_| operands.message()).collect::<Result<_, _>>()?;
+                // As many frames as messages.
+                Ok(CommandView::Carry { messages, frames: frames.take(count as u32)? })
+            }
             rare => Ok(CommandView::Rare(entry_rare::parse(rare, operands)?)),
         }
     }
@@ -396,12 +422,37 @@ impl<'a> CommandView<'a> {
             CommandView::CheckTransactions { count, next_after_ms, checks_max } => {
                 Command::CheckTransactions { count: *count, next_after_ms: *next_after_ms, checks_max: *checks_max }
             }
+            CommandView::Trim { below, before_ms } => Command::Trim { below: *below, before_ms: *before_ms },
+            CommandView::Carry { messages, frames } => {
+                Command::Carry { messages: messages.clone(), frames: stored(frames, payload)? }
+            }
             CommandView::Rare(command) => command.clone(),
             CommandView::SetTopicLevel { name, level } => {
                 Command::SetTopicLevel { name: topic_of(name)?, level: *level }
             }
             CommandView::AnsweredEarly { commands } => Command::AnsweredEarly { commands: commands.clone() },
         })
+    }
+}
+
+/// The stamp of an entry, milliseconds since the Unix epoch; `None` if the payload does not begin as an entry does.
+pub fn entry_log_time_ms(payload: &[u8]) -> Option<u64> {
+    let header = payload.first_chunk::<{ layout::HEADER_BYTES }>()?;
+    let is_sound =
+        header[..4] == layout::MAGIC && u32_at(header, layout::CRC_AT) == crc32c::crc32c(&header[..layout::CRC_AT]);
+    is_sound.then(|| u64_at(header, layout::LOG_TIME_AT))
+}
+
+/// The frame with this place among all frames of an entry, whole and checked; `None` if there are fewer.
+///
+/// # Errors
+/// If the payload is no entry, or the frame's body is damaged.
+pub fn nth_frame(payload: &Bytes, ordinal: u32) -> Result<Option<StoredFrame>, MalformedEntry> {
+    let view = EntryView::parse(payload)?;
+    let found = view.commands.iter().flat_map(CommandView::frames).find(|place| place.ordinal == ordinal);
+    match found {
+        Some(place) => Ok(stored(std::slice::from_ref(place), payload)?.pop()),
+        None => Ok(None),
     }
 }
 

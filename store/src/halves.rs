@@ -102,13 +102,14 @@ impl Halves {
         Some(half)
     }
 
-    /// Drops all of a topic that is deleted.
-    pub fn drop_topic(&mut self, topic_uid: u64) {
+    /// Drops all of a topic that is deleted, and answers which they were.
+    pub fn drop_topic(&mut self, topic_uid: u64) -> Vec<MessageRef> {
         let of_topic = self.rows.iter().filter(|(_, half)| half.held.topic_uid == topic_uid);
         let messages: Vec<MessageRef> = of_topic.map(|(message, _)| *message).collect();
-        for message in messages {
-            self.take(message);
+        for message in &messages {
+            self.take(*message);
         }
+        messages
     }
 }
 

@@ -34,7 +34,20 @@ impl Held {
 
     /// The slot that it becomes.
     pub fn slot(&self, message: MessageRef, stored_at_ms: u64) -> Slot {
-        Slot { message, position: self.position, length: self.length, tag_hash: self.tag_hash, stored_at_ms }
+        Slot {
+            message,
+            entry: message.index,
+            position: self.position,
+            length: self.length,
+            tag_hash: self.tag_hash,
+            stored_at_ms,
+            is_reference: false,
+        }
+    }
+
+    /// The slot that it becomes after it stood outside of its queue.
+    pub fn late_slot(&self, message: MessageRef, stored_at_ms: u64) -> Slot {
+        Slot { is_reference: true, ..self.slot(message, stored_at_ms) }
     }
 
     pub fn write_digest(&self, hash: &mut Hash128) {

@@ -11,7 +11,7 @@ use crate::outcome::Ending;
 use crate::state::State;
 
 #[derive(Encode, Decode)]
-struct HeldPart {
+pub(crate) struct HeldPart {
     timers: Vec<TimerImage>,
     halves: Vec<HalfImage>,
     ended_hash: u128,
@@ -55,15 +55,15 @@ struct EndedImage {
     ending: u8,
 }
 
-/// Appends the part to a checkpoint's body.
-pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
+/// What the part says now.
+pub(crate) fn part_of(state: &State) -> HeldPart {
     let mut before_ms = 0;
     let timers = state.timers.iter().map(|(due_ms, message, held)| {
         let due_after_ms = due_ms - before_ms;
         before_ms = due_ms;
         TimerImage { due_after_ms, index: message.index, ordinal: message.ordinal, held: held_image(held) }
     });
-    let part = HeldPart {
+    HeldPart {
         timers: timers.collect(),
         halves: state
             .halves
@@ -87,10 +87,7 @@ pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
                 ending: ending.code(),
             })
             .collect(),
-    };
-    let bytes = bincode::encode_to_vec(&part, bincode::config::standard())
-        .expect("plain data encodes into memory without an error");
-    body.extend_from_slice(&bytes);
+    }
 }
 
 /// Reads the part back into a state that has its topics; answers how many bytes it has.

@@ -31,6 +31,7 @@ impl State {
             return Err(Rejection::NotWaiting);
         }
         self.timers.remove(due_ms, message);
+        self.references.release(message);
         self.ended.note(message, Ending::Recalled);
         Ok(Outcome::Recalled { repeated: false })
     }
@@ -55,8 +56,14 @@ impl State {
         }
         let half = self.halves.take(message);
         self.ended.note(message, ending);
-        let committed = half.filter(|_| commit);
-        let offset = committed.and_then(|half| self.enqueue(message, &half.held, changes));
+        let offset = match half {
+            Some(half) if commit => self.enqueue(message, &half.held, changes),
+            Some(_) => {
+                self.references.release(message);
+                None
+            }
+            None => None,
+        };
         Ok(Outcome::TransactionEnded { offset, repeated: false })
     }
 
@@ -83,20 +90,28 @@ impl State {
         Some(HalfMessage {
             topic: self.topic_names.get(&half.held.topic_uid)?.clone(),
             queue: QueueId(half.held.queue),
-            slot: half.held.slot(message, half.prepared_at_ms),
+            slot: half.held.slot(message, half.prepared_at_ms).resolved(&self.references),
             checks: half.checks,
             is_parked: half.check_at_ms.is_none(),
         })
     }
 
-    /// Makes the slot of a message that stood outside until now. `None` if its queue is gone.
+    /// Makes the slot of a message that stood outside until now; the slot refers to it from now on. `None` if its
+    /// queue is gone.
     pub fn enqueue(&mut self, message: MessageRef, held: &Held, changes: &mut Changes) -> Option<QueueOffset> {
-        let name = self.topic_names.get(&held.topic_uid)?;
-        let topic = self.topics.get_mut(name)?;
+        let name = self.topic_names.get(&held.topic_uid);
+        let topic = name.and_then(|name| self.topics.get_mut(name));
+        let (Some(name), Some(topic)) = (name, topic) else {
+            self.references.release(message);
+            return None;
+        };
         // Its queue may be gone, or be about to go.
         let queue_id = if held.queue < topic.writable_queues { held.queue } else { held.queue % topic.writable_queues };
-        let queue = topic.queues.get_mut(queue_id as usize)?;
-        let offset = queue.append(held.slot(message, self.log_time_ms), held.checksum);
+        let Some(queue) = topic.queues.get_mut(queue_id as usize) else {
+            self.references.release(message);
+            return None;
+        };
+        let offset = queue.append(held.late_slot(message, self.log_time_ms), held.checksum);
         changes.queues_grown.insert((name.clone(), QueueId(queue_id)));
         Some(QueueOffset(offset))
     }

@@ -6,18 +6,23 @@ use bincode::{Decode, Encode};
 use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, TopicName};
 
 use crate::dedup::{DedupWindow, Seen};
+use crate::held_image::{self, HeldPart};
 use crate::index_file::IndexFileId;
+use crate::levels::{self, LevelsPart};
 use crate::progress::{Attempt, InFlight, QueueProgress};
 use crate::queue::Queue;
+use crate::retention_image::{self, RetentionPart};
+use crate::settings_image::{self, SettingsPart};
 use crate::state::{Group, RetryPauses, State, Topic};
-use crate::{Slot, StartPolicy, held_image, levels, settings_image};
+use crate::{Slot, StartPolicy};
 
 /// The numbers of the envelope; `docs/formats/checkpoint-state.md` draws it.
 mod layout {
     pub const MAGIC: [u8; 4] = *b"FLSC";
     pub const VERSION: u16 = 4;
-    /// The oldest version that is read: without what stands outside of queues.
-    pub const VERSION_MIN: u16 = 1;
+    /// The oldest version that is read: those before it count no references. Nothing was ever purged by the programs
+    /// that wrote them, so the whole log is there to be applied again.
+    pub const VERSION_MIN: u16 = 4;
     pub const VERSION_AT: usize = 4;
     pub const FLAGS_AT: usize = 6;
     pub const BODY_BYTES_AT: usize = 8;
@@ -27,6 +32,9 @@ mod layout {
     /// The node's store had failed: the body is the reason, and must not be restored.
     pub const FLAG_FAILED: u16 = 1;
 }
+
+/// In a slot's length: the slot is a reference.
+const REFERENCE_BIT: u32 = 1 << 31;
 
 /// Largest state a checkpoint may hold, bytes: bounds what a damaged length can ask for.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 30;
@@ -135,9 +143,44 @@ pub(crate) struct Restored {
     pub index_files: Vec<IndexFileId>,
 }
 
-/// Encodes the state.
-pub(crate) fn encode(state: &State, open_index: u64, index_files: Vec<IndexFileId>) -> Vec<u8> {
-    let image = Image {
+/// The state held fast; making bytes of it takes longer, and needs the state no more.
+pub(crate) struct FrozenState {
+    image: Image,
+    held: HeldPart,
+    settings: SettingsPart,
+    levels: LevelsPart,
+    retention: RetentionPart,
+}
+
+impl FrozenState {
+    pub fn of(state: &State, open_index: u64, index_files: Vec<IndexFileId>) -> FrozenState {
+        FrozenState {
+            image: image_of(state, open_index, index_files),
+            held: held_image::part_of(state),
+            settings: settings_image::part_of(state),
+            levels: levels::part_of(state),
+            retention: retention_image::part_of(state),
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        put(&self.image, &mut body);
+        put(&self.held, &mut body);
+        put(&self.settings, &mut body);
+        put(&self.levels, &mut body);
+        put(&self.retention, &mut body);
+        envelope(&body, 0)
+    }
+}
+
+fn put(part: &impl Encode, body: &mut Vec<u8>) {
+    bincode::encode_into_std_write(part, body, bincode::config::standard())
+        .expect("plain data encodes into memory without an error");
+}
+
+fn image_of(state: &State, open_index: u64, index_files: Vec<IndexFileId>) -> Image {
+    Image {
         applied: state.applied,
         log_time_ms: state.log_time_ms,
         last_uid: state.last_uid,
@@ -165,13 +208,7 @@ pub(crate) fn encode(state: &State, open_index: u64, index_files: Vec<IndexFileI
         dedup_first_serial: state.dedup.first_serial(),
         dedup_hash: state.dedup.hash(),
         dedup: state.dedup.iter().map(seen_image).collect(),
-    };
-    let config = bincode::config::standard();
-    let mut body = bincode::encode_to_vec(&image, config).expect("plain data encodes into memory without an error");
-    held_image::encode(state, &mut body);
-    settings_image::encode(state, &mut body);
-    levels::encode(state, &mut body);
-    envelope(&body, 0)
+    }
 }
 
 /// What a failed store answers instead of its state.
@@ -193,7 +230,7 @@ fn envelope(body: &[u8], flags: u16) -> Vec<u8> {
 
 /// Reads a checkpoint back; the runs of its queues are not there yet.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Restored, String> {
-    let (version, flags, body) = open_envelope(bytes)?;
+    let (flags, body) = open_envelope(bytes)?;
     if flags == layout::FLAG_FAILED {
         return Err(format!("it was taken after the store had failed: {}", String::from_utf8_lossy(body)));
     }
@@ -204,24 +241,18 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Restored, String> {
     let (image, used) =
         bincode::decode_from_slice::<Image, _>(body, config).map_err(|error| format!("its body: {error}"))?;
     let mut restored = state_of(image)?;
-    let mut used = used;
-    if version >= 2 {
-        used += held_image::decode(&mut restored.state, &body[used..])?;
-    }
-    if version >= 3 {
-        used += settings_image::decode(&mut restored.state, &body[used..])?;
-    }
-    if version >= 4 {
-        used += levels::decode(&mut restored.state, &body[used..])?;
-    }
+    let used = used + held_image::decode(&mut restored.state, &body[used..])?;
+    let used = used + settings_image::decode(&mut restored.state, &body[used..])?;
+    let used = used + levels::decode(&mut restored.state, &body[used..])?;
+    let used = used + retention_image::decode(&mut restored.state, &body[used..])?;
     if used != body.len() {
         return Err(format!("its body has {} bytes, {used} of them are used", body.len()));
     }
     Ok(restored)
 }
 
-/// Version, flags and body.
-fn open_envelope(bytes: &[u8]) -> Result<(u16, u16, &[u8]), String> {
+/// Flags and body.
+fn open_envelope(bytes: &[u8]) -> Result<(u16, &[u8]), String> {
     let Some((header, body)) = bytes.split_first_chunk::<{ layout::HEADER_BYTES }>() else {
         return Err(format!("it has {} bytes, its header alone has {}", bytes.len(), layout::HEADER_BYTES));
     };
@@ -245,7 +276,7 @@ fn open_envelope(bytes: &[u8]) -> Result<(u16, u16, &[u8]), String> {
         return Err("it does not fit its checksum".to_owned());
     }
     let flags = u16::from_le_bytes([header[layout::FLAGS_AT], header[layout::FLAGS_AT + 1]]);
-    Ok((version, flags, body))
+    Ok((flags, body))
 }
 
 fn state_of(image: Image) -> Result<Restored, String> {
@@ -372,7 +403,7 @@ fn slot_image(slot: &Slot) -> SlotImage {
         index: slot.message.index,
         ordinal: slot.message.ordinal,
         position: slot.position,
-        length: slot.length,
+        length: slot.length | if slot.is_reference { REFERENCE_BIT } else { 0 },
         tag_hash: slot.tag_hash,
         stored_at_ms: slot.stored_at_ms,
     }
@@ -381,8 +412,10 @@ fn slot_image(slot: &Slot) -> SlotImage {
 fn slot_of(image: &SlotImage) -> Slot {
     Slot {
         message: MessageRef { index: image.index, ordinal: image.ordinal },
+        entry: image.index,
         position: image.position,
-        length: image.length,
+        length: image.length & !REFERENCE_BIT,
+        is_reference: image.length & REFERENCE_BIT != 0,
         tag_hash: image.tag_hash,
         stored_at_ms: image.stored_at_ms,
     }

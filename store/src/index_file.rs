@@ -12,8 +12,8 @@ use crate::{Slot, StoreError};
 
 /// The numbers of the file format; `docs/formats/index-file.md` draws it.
 mod layout {
-    pub const MAGIC: [u8; 8] = *b"FLOTIDX1";
-    pub const VERSION: u32 = 1;
+    pub const MAGIC: [u8; 8] = *b"FLOTIDX2";
+    pub const VERSION: u32 = 2;
     pub const VERSION_AT: usize = 8;
     pub const QUEUE_COUNT_AT: usize = 12;
     pub const FILE_BYTES_AT: usize = 16;
@@ -28,6 +28,8 @@ mod layout {
     pub const QUEUE_ROW_BYTES: usize = 32;
     pub const SLOT_BYTES: usize = 32;
     pub const BLOCK_SLOTS: u64 = 128;
+    /// In a slot's length: the slot is a reference.
+    pub const REFERENCE_BIT: u32 = 1 << 31;
 }
 
 /// The slots of one queue in one file: a dense range of offsets.
@@ -67,9 +69,27 @@ impl std::fmt::Debug for IndexFile {
     }
 }
 
-/// The name of the file whose first entry is `first_index`.
-pub(crate) fn index_file_name(first_index: u64) -> String {
-    format!("index-{first_index:020}.idx")
+impl IndexFileId {
+    /// The file's name. The checksum is in it, so that a file taken from a peer never takes the place of another one.
+    pub fn file_name(&self) -> String {
+        format!("{NAME_START}{:020}-{:08x}{NAME_END}", self.first_index, self.header_crc)
+    }
+}
+
+const NAME_START: &str = "index-";
+const NAME_END: &str = ".idx";
+
+/// Whether a file of this name may be an index file.
+pub(crate) fn is_index_file_name(name: &str) -> bool {
+    name.starts_with(NAME_START) && name.ends_with(NAME_END) && !name.contains(['/', '\\'])
+}
+
+/// First index and checksum as a file's name tells them.
+pub(crate) fn parse_index_file_name(name: &str) -> Option<(u64, u32)> {
+    let (index, crc) = name.strip_prefix(NAME_START)?.strip_suffix(NAME_END)?.split_once('-')?;
+    let is_whole = index.len() == 20 && crc.len() == 8;
+    is_whole.then_some(())?;
+    Some((index.parse().ok()?, u32::from_str_radix(crc, 16).ok()?))
 }
 
 /// Collects the slots of a segment, queue by queue, rising by (topic, queue).
@@ -95,7 +115,8 @@ impl IndexFileBuilder {
             self.slots.put_u64_le(slot.message.index);
             self.slots.put_u32_le(slot.message.ordinal);
             self.slots.put_u32_le(slot.position);
-            self.slots.put_u32_le(slot.length);
+            let flag = if slot.is_reference { layout::REFERENCE_BIT } else { 0 };
+            self.slots.put_u32_le(slot.length | flag);
             self.slots.put_u32_le(slot.tag_hash);
             self.slots.put_u64_le(slot.stored_at_ms);
         }
@@ -113,11 +134,13 @@ impl IndexFileBuilder {
         first_index: u64,
         last_index: u64,
     ) -> Result<(IndexFile, Vec<QueueRow>), StoreError> {
-        let name = index_file_name(first_index);
-        let path = dir.join(&name);
         let bytes = self.encode(first_index, last_index);
+        let header_crc = u32_at(&bytes, layout::HEADER_CRC_AT);
+        let id = IndexFileId { first_index, last_index, header_crc };
+        let name = id.file_name();
+        let path = dir.join(&name);
         write_file_atomically(disk, dir, &name, &bytes).map_err(|source| io_error(&path, source))?;
-        IndexFile::open(disk, dir, first_index)
+        IndexFile::open(disk, dir, id)
     }
 
     fn encode(&self, first_index: u64, last_index: u64) -> Bytes {
@@ -160,8 +183,16 @@ impl IndexFileBuilder {
 
 impl IndexFile {
     /// Opens a file and checks all of it but the slots.
-    pub fn open(disk: &dyn Disk, dir: &Path, first_index: u64) -> Result<(IndexFile, Vec<QueueRow>), StoreError> {
-        let path = dir.join(index_file_name(first_index));
+    pub fn open(disk: &dyn Disk, dir: &Path, expected: IndexFileId) -> Result<(IndexFile, Vec<QueueRow>), StoreError> {
+        let (file, rows) = IndexFile::open_at(disk, dir.join(expected.file_name()))?;
+        if file.id != expected {
+            return Err(file.damaged("it is another one than its name says".to_owned()));
+        }
+        Ok((file, rows))
+    }
+
+    /// Opens it whatever its name says.
+    pub fn open_at(disk: &dyn Disk, path: PathBuf) -> Result<(IndexFile, Vec<QueueRow>), StoreError> {
         let file = disk.open(&path).map_err(|source| io_error(&path, source))?;
         let damaged = |what: &str| StoreError::DamagedIndex { path: path.clone(), what: what.to_owned() };
         if file.len() < layout::HEADER_BYTES as u64 {
@@ -182,9 +213,6 @@ impl IndexFile {
             last_index: u64_at(&header, layout::LAST_INDEX_AT),
             header_crc: u32_at(&header, layout::HEADER_CRC_AT),
         };
-        if id.first_index != first_index {
-            return Err(damaged("its first index is not that of its name"));
-        }
         let queue_count = u64::from(u32_at(&header, layout::QUEUE_COUNT_AT));
         let block_count = u64::from(u32_at(&header, layout::BLOCK_COUNT_AT));
         let slot_count = u64_at(&header, layout::SLOT_COUNT_AT);
@@ -295,10 +323,13 @@ fn read_rows(bytes: &[u8]) -> Vec<QueueRow> {
 }
 
 fn read_slot(bytes: &[u8]) -> Slot {
+    let (index, length) = (u64_at(bytes, 0), u32_at(bytes, 16));
     Slot {
-        message: MessageRef { index: u64_at(bytes, 0), ordinal: u32_at(bytes, 8) },
+        message: MessageRef { index, ordinal: u32_at(bytes, 8) },
+        entry: index,
         position: u32_at(bytes, 12),
-        length: u32_at(bytes, 16),
+        length: length & !layout::REFERENCE_BIT,
+        is_reference: length & layout::REFERENCE_BIT != 0,
         tag_hash: u32_at(bytes, 20),
         stored_at_ms: u64_at(bytes, 24),
     }

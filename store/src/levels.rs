@@ -81,7 +81,7 @@ pub(crate) fn level_of(ack: u8, flush: u8) -> Option<TopicLevel> {
 
 /// The part of a checkpoint that holds them.
 #[derive(Encode, Decode)]
-struct LevelsPart {
+pub(crate) struct LevelsPart {
     levels: Vec<LevelImage>,
 }
 
@@ -92,17 +92,14 @@ struct LevelImage {
     flush: u8,
 }
 
-/// Writes the part behind `body`.
-pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
+/// What the part says now.
+pub(crate) fn part_of(state: &State) -> LevelsPart {
     let image = |(uid, level): (&u64, &TopicLevel)| LevelImage {
         topic_uid: *uid,
         ack: ack_code(level.ack),
         flush: flush_code(level.flush),
     };
-    let part = LevelsPart { levels: state.levels.0.iter().map(image).collect() };
-    let bytes = bincode::encode_to_vec(&part, bincode::config::standard())
-        .expect("plain data encodes into memory without an error");
-    body.extend_from_slice(&bytes);
+    LevelsPart { levels: state.levels.0.iter().map(image).collect() }
 }
 
 /// Reads the part back into a state that has its topics; answers how many bytes it has.

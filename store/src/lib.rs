@@ -41,6 +41,9 @@ mod producing;
 mod progress;
 mod queue;
 mod reader;
+mod references;
+mod retention;
+mod retention_image;
 mod settings_image;
 mod shadow;
 mod shared;
@@ -48,12 +51,13 @@ mod slot;
 mod state;
 mod timers;
 mod topic_numbers;
+mod trimming;
 
 pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
 pub use consumption::Consumption;
 pub use entry::{EntryBuilder, command_bytes};
 pub use entry_levels::messages_answered_early;
-pub use entry_view::{Entry, MalformedEntry};
+pub use entry_view::{Entry, MalformedEntry, entry_log_time_ms, nth_frame};
 pub use error::StoreError;
 pub use levels::TopicLevel;
 pub use machine::{StoreMachine, open};
@@ -62,6 +66,7 @@ pub use outcome::{AckResult, Ending, Granted, HalfMessage, Holding, Outcome, Pro
 pub use reader::{
     AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, HeldDelivery, Progress, StateDigest, StoreReader, TopicInfo,
 };
+pub use retention::{RetentionStatus, ToCarry, TrimPlan};
 pub use shadow::Shadow;
 pub use slot::{FrameInError, Slot, frame_in};
 pub use topic_numbers::TopicNumbers;

@@ -1,20 +1,20 @@
 //! The state machine of the log: applies entries, spills slots, makes and takes checkpoints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flotilla_raft_log::{Disk, LogIndex, RestoreError, StateMachine, Term};
+use flotilla_raft_log::{Disk, LogIndex, RestoreError, SideFile, SideFileCheck, StateMachine, Term};
 
 use crate::entry_levels::messages_answered_early;
 use crate::entry_view::{CommandView, EntryView};
-use crate::image;
-use crate::index_file::{IndexFile, IndexFileBuilder, IndexFileId};
+use crate::image::{self, FrozenState};
+use crate::index_file::{IndexFile, IndexFileBuilder, IndexFileId, is_index_file_name};
 use crate::observer::ApplyObserver;
 use crate::producing::Batch;
-use crate::queue::Run;
+use crate::queue::{Queue, Run};
 use crate::shared::Shared;
 use crate::state::{Changes, Refusal, State};
 use crate::{Command, Outcome, Rejection, StoreError, StoreReader};
@@ -44,6 +44,7 @@ pub fn open(
         observer,
         open_index: 0,
         index_files: BTreeMap::new(),
+        retired: Vec::new(),
         failure: None,
     };
     Ok((machine, StoreReader::new(shared)))
@@ -63,6 +64,8 @@ pub struct StoreMachine {
     open_index: u64,
     /// By first index.
     index_files: BTreeMap<u64, IndexFileId>,
+    /// Files that the state does not rely on any more, each with the log index from which on: older checkpoints may.
+    retired: Vec<(u64, String)>,
     failure: Option<String>,
 }
 
@@ -98,9 +101,23 @@ impl StoreMachine {
             }
             state.applied = index;
         }
+        if changes.trimmed {
+            self.retire_files(index);
+        }
         self.observer.stamped(entry.log_time_ms);
         self.tell(index, changes);
         outcomes
+    }
+
+    /// Sorts out the index files that hold no slot of any queue any more.
+    fn retire_files(&mut self, index: u64) {
+        let used: BTreeSet<u64> = {
+            let state = self.shared.read();
+            let queues = state.topics.values().flat_map(|topic| &topic.queues);
+            queues.flat_map(Queue::files).map(|file| file.id().first_index).collect()
+        };
+        let unused = self.index_files.extract_if(.., |first_index, _| !used.contains(first_index));
+        self.retired.extend(unused.map(|(_, id)| (index, id.file_name())));
     }
 
     fn tell(&self, index: u64, changes: Changes) {
@@ -115,6 +132,9 @@ impl StoreMachine {
         }
         if changes.timers {
             self.observer.timers_changed();
+        }
+        if changes.trimmed {
+            self.observer.trimmed(self.shared.read().trimmed_below);
         }
         self.observer.applied(index);
     }
@@ -170,6 +190,8 @@ impl StoreMachine {
             let (file, rows) = builder.write(&*self.disk, &self.dir, self.open_index, last_index)?;
             let file = Arc::new(file);
             self.index_files.insert(self.open_index, file.id());
+            let name = file.id().file_name();
+            self.retired.retain(|(_, retired)| *retired != name);
             let mut state = self.shared.write();
             for ((name, id), row) in keys.iter().zip(&rows) {
                 let queue = state.topics.get_mut(name).and_then(|topic| topic.queues.get_mut(*id));
@@ -180,6 +202,11 @@ impl StoreMachine {
         }
         self.open_index = end_index;
         Ok(())
+    }
+
+    /// The state as of now, for a checkpoint.
+    fn freeze(&self) -> FrozenState {
+        FrozenState::of(&self.shared.read(), self.open_index, self.index_files.values().copied().collect())
     }
 
     fn restore_state(&mut self, checkpoint: &[u8], applied: u64) -> Result<State, String> {
@@ -196,11 +223,8 @@ impl StoreMachine {
         }
         let mut index_files = BTreeMap::new();
         for expected in restored.index_files {
-            let opened = IndexFile::open(&*self.disk, &self.dir, expected.first_index);
+            let opened = IndexFile::open(&*self.disk, &self.dir, expected);
             let (file, rows) = opened.map_err(|error| format!("it relies on an index file: {error}"))?;
-            if file.id() != expected {
-                return Err(format!("index file {file:?} is another one than it relies on"));
-            }
             let file = Arc::new(file);
             for row in &rows {
                 // Rows of topics that were dropped since have no queue any more.
@@ -213,6 +237,11 @@ impl StoreMachine {
         if let Some(((uid, id), _)) = queues.iter().find(|(_, queue)| !queue.is_covered()) {
             return Err(format!("queue {id} of topic number {uid} has slots in no index file"));
         }
+        // Whatever else lies there may be what an older checkpoint relies on.
+        let names = self.disk.list(&self.dir).map_err(|error| format!("directory {}: {error}", self.dir.display()))?;
+        let named: BTreeSet<String> = index_files.values().map(IndexFileId::file_name).collect();
+        let others = names.into_iter().filter(|name| is_index_file_name(name) && !named.contains(name));
+        self.retired = others.map(|name| (state.applied, name)).collect();
         self.open_index = restored.open_index;
         self.index_files = index_files;
         Ok(state)
@@ -237,14 +266,66 @@ impl StateMachine for StoreMachine {
         if let Some(reason) = &self.failure {
             return Err(io::Error::other(reason.clone()));
         }
-        // The slots stay in memory if this fails; the next spill takes them along.
-        self.spill(first.0).map_err(io::Error::other)
+        match self.spill(first.0) {
+            Err(error @ StoreError::Io { .. }) => {
+                // A full disk, most likely. Index files are derived: the slots stay in memory, and the next one takes them along.
+                tracing::warn!(%error, "index file could not be written");
+                Ok(())
+            }
+            spilled => spilled.map_err(io::Error::other),
+        }
     }
 
     fn checkpoint(&self) -> Vec<u8> {
         match &self.failure {
             Some(reason) => image::encode_failed(reason),
-            None => image::encode(&self.shared.read(), self.open_index, self.index_files.values().copied().collect()),
+            None => self.freeze().encode(),
+        }
+    }
+
+    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        match &self.failure {
+            Some(reason) => {
+                let bytes = image::encode_failed(reason);
+                Box::new(move || bytes)
+            }
+            None => {
+                let frozen = self.freeze();
+                Box::new(move || frozen.encode())
+            }
+        }
+    }
+
+    fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError> {
+        let restored = image::decode(checkpoint).map_err(RestoreError)?;
+        let side_file = |id: &IndexFileId| {
+            let name = id.file_name();
+            SideFile { path: self.dir.join(&name), name }
+        };
+        Ok(restored.index_files.iter().map(side_file).collect())
+    }
+
+    fn side_file_check(&self) -> SideFileCheck {
+        |disk, path| {
+            let (file, _) = IndexFile::open_at(disk, path.to_owned()).map_err(|error| error.to_string())?;
+            if path.file_name() != Some(file.id().file_name().as_ref()) {
+                return Err("it is another one than its name says".to_owned());
+            }
+            file.verify().map_err(|error| error.to_string())
+        }
+    }
+
+    fn side_file_path(&self, name: &str) -> Option<PathBuf> {
+        is_index_file_name(name).then(|| self.dir.join(name))
+    }
+
+    fn checkpoints_from(&mut self, oldest: LogIndex) {
+        let gone = self.retired.extract_if(.., |(retired_at, _)| *retired_at <= oldest.0);
+        for (_, name) in gone {
+            // It is tried again after the next start.
+            if let Err(error) = self.disk.remove(&self.dir.join(&name)) {
+                tracing::warn!(name, %error, "index file could not be removed");
+            }
         }
     }
 
@@ -254,10 +335,11 @@ impl StateMachine for StoreMachine {
 
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError> {
         let state = self.restore_state(checkpoint, applied.0).map_err(RestoreError)?;
-        let index = state.applied;
+        let (index, below) = (state.applied, state.trimmed_below);
         *self.shared.write() = state;
         self.observer.catalog_changed();
         self.observer.timers_changed();
+        self.observer.trimmed(below);
         self.observer.applied(index);
         Ok(())
     }
@@ -274,7 +356,7 @@ fn apply_command(
         CommandView::CreateTopic { name, message_type, queue_count, permission } => {
             Ok(state.create_topic(name, *message_type, *queue_count, *permission, changes)?)
         }
-        CommandView::DeleteTopic { name } => Ok(state.delete_topic(name, changes)?),
+        CommandView::DeleteTopic { name } => state.delete_topic(name, changes),
         CommandView::CreateGroup { name, order, max_deliveries, start } => {
             Ok(state.create_group(name, *order, *max_deliveries, *start, changes)?)
         }
@@ -303,6 +385,8 @@ fn apply_command(
         CommandView::CheckTransactions { count, next_after_ms, checks_max } => {
             Ok(state.check_transactions(*count, *next_after_ms, *checks_max))
         }
+        CommandView::Trim { below, before_ms } => state.trim(index, *below, *before_ms, changes),
+        CommandView::Carry { messages, frames } => Ok(state.carry(index, messages, frames)),
         CommandView::Rare(command) => apply_rare(state, command, changes),
     }
 }
@@ -315,7 +399,7 @@ fn apply_rare(state: &mut State, command: &Command, changes: &mut Changes) -> Re
         }
         Command::UpdateGroup { name, change } => Ok(state.update_group(name.as_str(), change, changes)?),
         Command::UpdateTopic { name, queue_count, permission } => {
-            Ok(state.update_topic(name, *queue_count, *permission, changes)?)
+            state.update_topic(name, *queue_count, *permission, changes)
         }
         Command::Redeliver { group, topic, queue, offset, message } => {
             state.redeliver((group.as_str(), topic.as_str(), *queue), *offset, *message, changes)
@@ -324,7 +408,7 @@ fn apply_rare(state: &mut State, command: &Command, changes: &mut Changes) -> Re
             let place = (group.as_str(), topic.as_str(), *queue);
             Ok(state.renew(place, deliveries, *holder, *invisible_until_ms)?)
         }
-        Command::DropTopic { name, uid } => Ok(state.drop_topic(name.as_str(), *uid, changes)?),
+        Command::DropTopic { name, uid } => state.drop_topic(name.as_str(), *uid, changes),
         Command::DeadLetter { group, topic, queue, offset, seq } => {
             Ok(state.give_up((group.as_str(), topic.as_str(), *queue), *offset, *seq, changes)?)
         }

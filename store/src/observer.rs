@@ -31,6 +31,11 @@ pub trait ApplyObserver: Send + Sync + 'static {
     /// replaced by a checkpoint.
     fn timers_changed(&self) {}
 
+    /// The log is trimmed: entries before `below` are not needed any more.
+    fn trimmed(&self, below: u64) {
+        let _ = below;
+    }
+
     /// The store cannot go on: the node must stop, and says why. Told once.
     fn failed(&self, reason: &str) {
         let _ = reason;

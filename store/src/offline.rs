@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::StoreError;
 use crate::image;
-use crate::index_file::{IndexFile, index_file_name};
+use crate::index_file::{IndexFile, IndexFileId, parse_index_file_name};
 use crate::machine::DAMAGED_ENDING;
 
 /// What a checkpoint's state holds.
@@ -39,8 +39,16 @@ pub struct IndexFileMark {
     pub first_index: u64,
     /// Log index of the last one.
     pub last_index: u64,
-    /// The checksum of its header, which covers all of it.
+    /// The checksum of its header, which covers all of it; also in its name.
     pub header_crc: u32,
+}
+
+impl IndexFileMark {
+    /// The file's name.
+    pub fn file_name(&self) -> String {
+        let IndexFileMark { first_index, last_index, header_crc } = *self;
+        IndexFileId { first_index, last_index, header_crc }.file_name()
+    }
 }
 
 /// An index file that was looked at.
@@ -88,7 +96,8 @@ pub fn summarize(checkpoint: &[u8]) -> Result<StateSummary, String> {
 /// If the directory cannot be listed. Damage is in the rows.
 pub fn index_files(disk: &dyn Disk, dir: &Path, all_blocks: bool) -> io::Result<Vec<IndexFileRow>> {
     let names = disk.list(dir)?;
-    Ok(names.iter().filter_map(|name| Some(look_at(disk, dir, parse_name(name)?, all_blocks))).collect())
+    let marked = names.iter().filter_map(|name| Some((name, parse_index_file_name(name)?)));
+    Ok(marked.map(|(name, said)| look_at(disk, dir, name, said, all_blocks)).collect())
 }
 
 /// The names of index files that a replica found damaged and set aside.
@@ -99,14 +108,10 @@ pub fn set_aside(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<String>> {
     Ok(disk.list(dir)?.into_iter().filter(|name| name.ends_with(DAMAGED_ENDING)).collect())
 }
 
-fn parse_name(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("index-")?.strip_suffix(".idx")?;
-    if digits.len() == 20 { digits.parse().ok() } else { None }
-}
-
-fn look_at(disk: &dyn Disk, dir: &Path, first_index: u64, all_blocks: bool) -> IndexFileRow {
-    let mut row = IndexFileRow { file: index_file_name(first_index), mark: None, queues: 0, slots: 0, damage: None };
-    let (file, rows) = match IndexFile::open(disk, dir, first_index) {
+/// `said` is what its name says: first index and checksum.
+fn look_at(disk: &dyn Disk, dir: &Path, name: &str, said: (u64, u32), all_blocks: bool) -> IndexFileRow {
+    let mut row = IndexFileRow { file: name.to_owned(), mark: None, queues: 0, slots: 0, damage: None };
+    let (file, rows) = match IndexFile::open_at(disk, dir.join(name)) {
         Ok(opened) => opened,
         Err(error) => {
             row.damage = Some(what(error));
@@ -118,7 +123,9 @@ fn look_at(disk: &dyn Disk, dir: &Path, first_index: u64, all_blocks: bool) -> I
         Some(IndexFileMark { first_index: id.first_index, last_index: id.last_index, header_crc: id.header_crc });
     row.queues = rows.len() as u64;
     row.slots = rows.iter().map(|row| u64::from(row.slot_count)).sum();
-    if all_blocks && let Err(error) = file.verify() {
+    if (id.first_index, id.header_crc) != said {
+        row.damage = Some("it is another one than its name says".to_owned());
+    } else if all_blocks && let Err(error) = file.verify() {
         row.damage = Some(what(error));
     }
     row

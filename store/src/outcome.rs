@@ -79,6 +79,18 @@ pub enum Outcome {
         /// They; as many as were allowed if there may be more.
         halves: Vec<HalfMessage>,
     },
+    /// Entries were let go of.
+    Trimmed {
+        /// The first log index that is kept.
+        below: u64,
+        /// Slots that vanished; 0 if that was so before.
+        slots: u64,
+    },
+    /// Messages were written again.
+    Carried {
+        /// How many are read from here now; the rest was not referred to any more.
+        count: u32,
+    },
     /// The group stands there now.
     OffsetSet {
         /// Its next offset in the queue.
@@ -304,6 +316,22 @@ pub enum Rejection {
     TransactionEndedOtherwise {
         /// How it ended.
         committed: bool,
+    },
+    /// Something that stays refers to a message that would go.
+    #[error("message {message} is still referred to, entries before {below} cannot go")]
+    TrimPassesReference {
+        /// The message.
+        message: MessageRef,
+        /// What was to be the first log index that is kept.
+        below: u64,
+    },
+    /// Entries were to go that are not there yet.
+    #[error("entries before {below} cannot go at entry {index}")]
+    TrimAhead {
+        /// What was to be the first log index that is kept.
+        below: u64,
+        /// The trim's own index.
+        index: u64,
     },
     /// The group is paused.
     #[error("the consumer group is paused")]

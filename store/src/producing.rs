@@ -11,6 +11,7 @@ use crate::halves::{Half, Halves};
 use crate::held::Held;
 use crate::limits::{DELAYED_MAX, HALVES_MAX};
 use crate::queue::Queue;
+use crate::references::References;
 use crate::state::{Changes, Refusal, State, Topic};
 use crate::timers::Timers;
 use crate::{Holding, Outcome, ProducedSlot, Rejection};
@@ -116,6 +117,7 @@ struct Applying<'s> {
     dedup: &'s mut DedupWindow,
     timers: &'s mut Timers,
     halves: &'s mut Halves,
+    references: &'s mut References,
     changes: &'s mut Changes,
 }
 
@@ -132,6 +134,7 @@ impl Sequence for Applying<'_> {
                 // When, not whether: what is due already waits for the leader's next word as well.
                 let due_ms = place.head.delivery_at_ms().unwrap_or(0);
                 self.changes.timers |= self.timers.insert(due_ms, message, held);
+                self.references.add(message);
                 due_ms
             }
             Way::Half { check_after_ms } => {
@@ -139,6 +142,7 @@ impl Sequence for Applying<'_> {
                 let check_at_ms = Some(prepared_at_ms.saturating_add(check_after_ms));
                 let half = Half { held, checks: 0, check_at_ms, prepared_at_ms };
                 self.changes.timers |= self.halves.put(message, half);
+                self.references.add(message);
                 0
             }
         }
@@ -167,6 +171,7 @@ impl State {
             dedup: &mut self.dedup,
             timers: &mut self.timers,
             halves: &mut self.halves,
+            references: &mut self.references,
             changes,
         };
         let offsets = sequence(&mut applying, batch, uid, way, self.log_time_ms);

@@ -141,6 +141,18 @@ impl QueueProgress {
         self.next_offset = self.next_offset.max(offset);
     }
 
+    /// The queue begins at `min` now. Answers how many messages the group loses: not yet delivered, or in flight.
+    pub fn trim_to(&mut self, min: u64) -> u64 {
+        let kept = self.in_flight.split_off(&min);
+        let ended = std::mem::replace(&mut self.in_flight, kept);
+        for (offset, flight) in &ended {
+            self.timers.remove(&(flight.invisible_until_ms, *offset));
+        }
+        let undelivered = min.saturating_sub(self.next_offset);
+        self.skip_to(min);
+        ended.len() as u64 + undelivered
+    }
+
     pub fn ack(&mut self, offset: u64, seq: u32) -> AckResult {
         match self.in_flight.get(&offset) {
             Some(flight) if flight.seq == seq => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flotilla_message::Hash128;
+use flotilla_message::{Hash128, MessageRef};
 
 use crate::index_file::{IndexFile, QueueRow};
 use crate::{Slot, StoreError};
@@ -38,7 +38,7 @@ impl Run {
 
 /// A queue's slots: sealed ones in the index files of their segments, those of the open segment
 /// in memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Queue {
     min: u64,
     max: u64,
@@ -46,6 +46,8 @@ pub(crate) struct Queue {
     hash: u128,
     runs: Vec<Run>,
     open: Vec<Slot>,
+    /// How many of its slots are references.
+    references: u64,
 }
 
 /// A part of a queue that can be read without the store's lock.
@@ -68,7 +70,7 @@ impl QueuePart {
 
 impl Queue {
     pub fn new() -> Queue {
-        Queue { min: 0, max: 0, hash: Hash128::new().finish(), runs: Vec::new(), open: Vec::new() }
+        Queue { min: 0, max: 0, hash: Hash128::new().finish(), runs: Vec::new(), open: Vec::new(), references: 0 }
     }
 
     /// A queue without messages whose first one will have this offset.
@@ -76,9 +78,19 @@ impl Queue {
         Queue { min: offset, max: offset, ..Queue::new() }
     }
 
-    /// A queue as a checkpoint has it; its runs are added by [`Queue::push_run`].
+    /// A queue as a checkpoint has it; its runs are added by [`Queue::push_run`], its references by
+    /// [`Queue::set_references`].
     pub fn restored(min: u64, max: u64, hash: u128, open: Vec<Slot>) -> Queue {
-        Queue { min, max, hash, runs: Vec::new(), open }
+        Queue { min, max, hash, runs: Vec::new(), open, references: 0 }
+    }
+
+    /// How many of its slots are references.
+    pub fn references(&self) -> u64 {
+        self.references
+    }
+
+    pub fn set_references(&mut self, count: u64) {
+        self.references = count;
     }
 
     /// The oldest offset.
@@ -113,6 +125,7 @@ impl Queue {
         hash.write_u64(slot.message.index);
         hash.write_u64(u64::from(slot.message.ordinal) << 32 | u64::from(checksum));
         self.hash = hash.finish();
+        self.references += u64::from(slot.is_reference);
         self.open.push(slot);
         self.max += 1;
         offset
@@ -126,11 +139,13 @@ impl Queue {
     /// Adds a range that an index file holds. Ranges come in order and leave no gap.
     pub fn push_run(&mut self, run: Run) -> Result<(), String> {
         if run.end() <= self.min {
-            // Of an earlier queue of this number, which is gone.
+            // Trimmed since, or of an earlier queue of this number, which is gone.
             return Ok(());
         }
         let expected = self.runs.last().map_or(self.min, Run::end);
-        if run.first_offset != expected || run.end() > self.open_first() {
+        // The oldest file may begin with slots that are trimmed.
+        let follows = run.first_offset == expected || (self.runs.is_empty() && run.first_offset < expected);
+        if !follows || run.end() > self.open_first() {
             return Err(format!(
                 "offsets {}..{} of {:?} do not follow {expected} below {}",
                 run.first_offset,
@@ -156,6 +171,16 @@ impl Queue {
         self.open = Vec::new();
     }
 
+    /// Drops the slots before `min`, `references` of which are references.
+    pub fn trim_to(&mut self, min: u64, references: u64) {
+        debug_assert!(min >= self.min && min <= self.max && references <= self.references);
+        let open_gone = min.saturating_sub(self.open_first());
+        self.open.drain(..open_gone as usize);
+        self.runs.retain(|run| run.end() > min);
+        self.min = min;
+        self.references -= references;
+    }
+
     /// One slot; `None` outside the bounds.
     pub fn slot(&self, offset: u64) -> Result<Option<Slot>, StoreError> {
         if offset < self.min || offset >= self.max {
@@ -165,6 +190,20 @@ impl Queue {
             return Ok(self.open.get(at as usize).copied());
         }
         Ok(self.part(offset, 1).read()?.pop())
+    }
+
+    /// The messages that its references refer to, one for each.
+    pub fn referred_to(&self) -> Result<Vec<MessageRef>, StoreError> {
+        self.referred_to_before(self.max)
+    }
+
+    /// Those of the slots before `end`.
+    pub fn referred_to_before(&self, end: u64) -> Result<Vec<MessageRef>, StoreError> {
+        if self.references == 0 || end <= self.min {
+            return Ok(Vec::new());
+        }
+        let slots = self.part(self.min, end - self.min).read()?;
+        Ok(slots.iter().filter(|slot| slot.is_reference).map(|slot| slot.message).collect())
     }
 
     /// What holds the slots from `from` on, at most `count`; clipped to the bounds.
@@ -202,5 +241,26 @@ impl Queue {
             }
         }
         Ok(low)
+    }
+
+    /// The same as [`Queue::offset_at`] for a time near the queue's beginning, with fewer reads; and the slot there.
+    pub fn first_from(&self, at_ms: u64) -> Result<(u64, Option<Slot>), StoreError> {
+        for run in &self.runs {
+            let last = run.end() - 1;
+            if self.slot(last)?.is_some_and(|slot| slot.stored_at_ms < at_ms) {
+                continue;
+            }
+            let (mut low, mut high) = (run.first_offset.max(self.min), last);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                match self.slot(middle)? {
+                    Some(slot) if slot.stored_at_ms < at_ms => low = middle + 1,
+                    _ => high = middle,
+                }
+            }
+            return Ok((low, self.slot(low)?));
+        }
+        let place = self.open.partition_point(|slot| slot.stored_at_ms < at_ms);
+        Ok((self.open_first() + place as u64, self.open.get(place).copied()))
     }
 }

@@ -207,7 +207,17 @@ impl StoreReader {
             (from.0.max(queue.min()), queue.part(from.0, count as u64))
         };
         let offsets = (first..).map(QueueOffset);
-        Ok(offsets.zip(part.read()?).collect())
+        let mut slots: Vec<_> = offsets.zip(part.read()?).collect();
+        if slots.iter().any(|(_, slot)| slot.is_reference) {
+            let state = self.shared.read();
+            slots.iter_mut().for_each(|(_, slot)| *slot = slot.resolved(&state.references));
+        }
+        Ok(slots)
+    }
+
+    /// A slot as it is to be read now: its message may have been carried since it was looked up.
+    pub fn resolved(&self, slot: Slot) -> Slot {
+        slot.resolved(&self.shared.read().references)
     }
 
     /// The first offset whose message was stored at or after `at_ms` of log time (milliseconds
@@ -291,7 +301,7 @@ impl StoreReader {
         let (group, topic) = both(&state, group, topic)?;
         let progress = state.progress.get(&(group.uid, topic.uid, queue.0))?;
         progress.in_flight().get(&offset.0).map(|flight| Delivery {
-            slot: flight.slot,
+            slot: flight.slot.resolved(&state.references),
             attempt: flight.attempt,
             seq: flight.seq,
             invisible_until_ms: flight.invisible_until_ms,
@@ -344,7 +354,10 @@ impl StoreReader {
         };
         let key = attempt_key(attempt_id);
         rows(&state, group, topic)
-            .map(|(queue, progress)| AttemptGrants { queue, granted: progress.granted_before(key, state.log_time_ms) })
+            .map(|(queue, progress)| AttemptGrants {
+                queue,
+                granted: state.references.resolve(progress.granted_before(key, state.log_time_ms)),
+            })
             .filter(|grants| !grants.granted.is_empty())
             .collect()
     }

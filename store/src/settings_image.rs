@@ -6,7 +6,7 @@ use crate::image::BODY_BYTES_MAX;
 use crate::state::{RetryPauses, State};
 
 #[derive(Encode, Decode)]
-struct SettingsPart {
+pub(crate) struct SettingsPart {
     topics: Vec<TopicSettings>,
     groups: Vec<GroupSettings>,
     /// Group, topic, queue, offset, holder.
@@ -28,8 +28,8 @@ struct GroupSettings {
     retry_pauses_ms: Vec<u32>,
 }
 
-/// Appends the part to a checkpoint's body; only what differs from a new topic or group is in it.
-pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
+/// What the part says now: only what differs from a new topic or group.
+pub(crate) fn part_of(state: &State) -> SettingsPart {
     let changed_topics = state
         .topics
         .values()
@@ -40,7 +40,7 @@ pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
         let held = progress.in_flight().iter().filter(|(_, flight)| flight.holder != 0);
         held.map(|(offset, flight)| (*group, *topic, *queue, *offset, flight.holder))
     });
-    let part = SettingsPart {
+    SettingsPart {
         topics: changed_topics
             .map(|topic| TopicSettings {
                 uid: topic.uid,
@@ -56,10 +56,7 @@ pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
             })
             .collect(),
         holders: held.collect(),
-    };
-    let bytes = bincode::encode_to_vec(&part, bincode::config::standard())
-        .expect("plain data encodes into memory without an error");
-    body.extend_from_slice(&bytes);
+    }
 }
 
 /// Reads the part back into a state that has its topics and groups; answers how many bytes it has.

@@ -3,11 +3,17 @@
 use bytes::Bytes;
 use flotilla_message::{FrameError, FrameView, MessageRef};
 
+use crate::references::References;
+
 /// One place in a queue. The message is referred to, never copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     /// The message's identity: the entry that holds it, and its place there.
     pub message: MessageRef,
+    /// Log index of the entry whose payload holds its frame: `message.index`, until the message is
+    /// carried because that entry is to go. To be asked for anew, not kept: see
+    /// [`crate::Command::Carry`].
+    pub entry: u64,
     /// Where its frame begins in that entry's payload, bytes.
     pub position: u32,
     /// Length of its frame, bytes.
@@ -17,12 +23,25 @@ pub struct Slot {
     /// Log time at which this slot was made, milliseconds since the Unix epoch. Never falls
     /// within a queue.
     pub stored_at_ms: u64,
+    /// Whether an earlier entry than the one that made the slot wrote the message: it was delayed,
+    /// half, or is a dead letter.
+    pub is_reference: bool,
+}
+
+impl Slot {
+    /// As it is to be read now.
+    pub(crate) fn resolved(self, references: &References) -> Slot {
+        match references.place(self.message) {
+            Some(place) => Slot { entry: place.index, position: place.position, length: place.length, ..self },
+            None => self,
+        }
+    }
 }
 
 /// Why the frame of a slot cannot be read from a payload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameInError {
-    /// The payload is shorter than the slot says: it is not that of `slot.message.index`.
+    /// The payload is shorter than the slot says: it is not that of `slot.entry`.
     #[error("the payload has {bytes} bytes, the slot of message {message} ends at byte {end}")]
     OutOfBounds {
         /// Length of the payload, bytes.
@@ -42,7 +61,7 @@ pub enum FrameInError {
     },
 }
 
-/// The frame of `slot` in `payload`, the payload of log entry `slot.message.index`; checks every
+/// The frame of `slot` in `payload`, the payload of log entry `slot.entry`; checks every
 /// byte of the frame and copies none.
 ///
 /// # Errors

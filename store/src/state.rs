@@ -11,6 +11,7 @@ use crate::levels::Levels;
 use crate::limits::{GROUPS_MAX, RETRY_PAUSE_MS_MAX, RETRY_PAUSES_MAX, TOPICS_MAX};
 use crate::progress::QueueProgress;
 use crate::queue::Queue;
+use crate::references::References;
 use crate::timers::Timers;
 use crate::{Outcome, Rejection, StartPolicy, StoreError};
 
@@ -84,6 +85,13 @@ pub(crate) struct State {
     pub halves: Halves,
     pub ended: EndedWindow,
     pub levels: Levels,
+    pub references: References,
+    /// The first log index that is kept.
+    pub trimmed_below: u64,
+    /// Slots made before this log time are gone.
+    pub trimmed_before_ms: u64,
+    /// Messages that went before a group had consumed them, counted once for each group.
+    pub expired: u64,
 }
 
 /// What an entry changed, for the observer.
@@ -94,6 +102,8 @@ pub(crate) struct Changes {
     pub catalog: bool,
     /// Something waits whose time comes before that of all others.
     pub timers: bool,
+    /// Slots vanished.
+    pub trimmed: bool,
 }
 
 /// Why a command has no outcome of its own.
@@ -165,6 +175,10 @@ impl State {
             halves: Halves::new(),
             ended: EndedWindow::new(),
             levels: Levels::default(),
+            references: References::default(),
+            trimmed_below: 0,
+            trimmed_before_ms: 0,
+            expired: 0,
         }
     }
 
@@ -226,7 +240,11 @@ impl State {
         uid
     }
 
-    pub fn delete_topic(&mut self, name: &str, changes: &mut Changes) -> Result<Outcome, Rejection> {
+    pub fn delete_topic(&mut self, name: &str, changes: &mut Changes) -> Result<Outcome, Refusal> {
+        let mut released = Vec::new();
+        for queue in &self.topic(name)?.queues {
+            released.extend(queue.referred_to()?);
+        }
         let (name, topic) = self.topics.remove_entry(name).ok_or(Rejection::TopicNotFound)?;
         for group in self.groups.values() {
             for queue in 0..topic.queues.len() as u32 {
@@ -234,8 +252,9 @@ impl State {
             }
         }
         self.topic_names.remove(&topic.uid);
-        self.timers.drop_topic(topic.uid);
-        self.halves.drop_topic(topic.uid);
+        released.extend(self.timers.drop_topic(topic.uid));
+        released.extend(self.halves.drop_topic(topic.uid));
+        released.into_iter().for_each(|message| self.references.release(message));
         self.levels.forget(topic.uid);
         changes.catalog = true;
         // Whoever waits for its messages waits for nothing.
@@ -349,12 +368,16 @@ impl State {
             progress.write_digest(&mut hash);
         }
         self.levels.write_digest(&mut hash);
+        hash.write_u64(self.trimmed_below);
+        hash.write_u64(self.trimmed_before_ms);
+        hash.write_u64(self.expired);
         hash.write_u64(self.dedup.first_serial());
         let parts = [
             (self.dedup.len(), self.dedup.hash()),
             (self.timers.len(), self.timers.hash()),
             (self.halves.len(), self.halves.hash()),
             (self.ended.len(), self.ended.hash()),
+            (self.references.len(), self.references.hash()),
         ];
         for (len, part) in parts {
             hash.write_u64(len as u64);

@@ -83,18 +83,21 @@ impl Timers {
         self.remove(due_ms, message).map(|held| (message, held))
     }
 
-    /// Drops all of a topic that is deleted.
-    pub fn drop_topic(&mut self, topic_uid: u64) {
+    /// Drops all of a topic that is deleted, and answers which they were.
+    pub fn drop_topic(&mut self, topic_uid: u64) -> Vec<MessageRef> {
         let mut dropped = 0u128;
+        let mut messages = Vec::new();
         self.rows.retain(|(due_ms, message), held| {
             let stays = held.topic_uid != topic_uid;
             if !stays {
                 dropped = dropped.wrapping_add(row_hash(*due_ms, *message, held));
+                messages.push(*message);
             }
             stays
         });
         self.hash = self.hash.wrapping_sub(dropped);
         self.by_topic.remove(&topic_uid);
+        messages
     }
 }
 

@@ -2,10 +2,15 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
-use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset};
+use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, StoredFrame};
 use flotilla_raft_log::{LogIndex, StateMachine};
-use flotilla_store::{Command, GroupChange, OffsetTarget, Outcome, SkipRange, StartPolicy};
+use flotilla_store::{
+    Command, GroupChange, OffsetTarget, Outcome, Rejection, SkipRange, Slot, StartPolicy, ToCarry, entry_log_time_ms,
+    frame_in, nth_frame,
+};
 use proptest::prelude::*;
 use support::{
     Node, START_MS, ack, change, create_group, create_topic, create_topic_of, end, entry, group, offsets, prepare,
@@ -159,13 +164,14 @@ fn live(log: &[Bytes], events: &[Event]) -> (Vec<Vec<Outcome>>, Node) {
     let mut rolls = Vec::new();
     let mut saved = (node.machine.checkpoint(), 0);
     let mut answers: Vec<Vec<Outcome>> = Vec::new();
-    for (payload, event) in log.iter().zip(events) {
+    for (payload, event) in log.iter().zip(events.iter().cycle()) {
         match event {
             Event::None => {}
             Event::Roll => {
                 node.roll();
                 rolls.push(node.index);
                 saved = (node.machine.checkpoint(), node.index);
+                node.machine.checkpoints_from(LogIndex(node.index));
             }
             Event::Restart => node = node.restarted(),
             Event::Crash => {
@@ -203,6 +209,113 @@ fn everything(node: &Node) -> String {
         }
     }
     text
+}
+
+/// Every slot of every queue, by topic number, queue and offset.
+fn all_slots(node: &Node) -> BTreeMap<(u64, u32, u64), Slot> {
+    let mut all = BTreeMap::new();
+    for info in node.reader.topics() {
+        for queue in 0..info.queue_count {
+            let slots = node.reader.slots(&info.name, QueueId(queue), QueueOffset(0), usize::MAX).unwrap();
+            let (min, max) = node.reader.queue_bounds(&info.name, QueueId(queue)).unwrap();
+            assert_eq!(slots.len() as u64, max.0 - min.0, "dense");
+            all.extend(slots.into_iter().map(|(offset, slot)| ((info.uid, queue, offset.0), slot)));
+        }
+    }
+    all
+}
+
+/// What a leader's retention does: carries what is referred to, `at_a_time`, then trims half of the log.
+fn retain(node: &mut Node, log: &mut Vec<Bytes>, at_a_time: usize) {
+    let below = node.reader.retention().trimmed_below.max(1).midpoint(node.index + 1);
+    let stamps = log[..below as usize - 1].iter().filter_map(|payload| entry_log_time_ms(payload));
+    let Some(before_ms) = stamps.max().map(|ms| ms + 1) else { return };
+    let mut duty = |node: &mut Node, command: Command| {
+        let payload = entry(0, &[command]);
+        log.push(payload.clone());
+        (node.apply(payload).remove(0), log.clone())
+    };
+    loop {
+        let plan = node.reader.trim_plan(below, before_ms, at_a_time).unwrap();
+        if plan.to_carry.is_empty() {
+            break;
+        }
+        let (refused, entries) = duty(node, Command::Trim { below, before_ms });
+        assert!(matches!(refused, Outcome::Rejected(Rejection::TrimPassesReference { .. })), "{refused:?}");
+        let frame_of = |carry: &ToCarry| match carry.bytes {
+            None => nth_frame(&entries[carry.entry as usize - 1], carry.message.ordinal).unwrap().unwrap(),
+            Some((position, length)) => {
+                let payload = &entries[carry.entry as usize - 1];
+                StoredFrame::from_bytes(payload.slice(position as usize..(position + length) as usize)).unwrap()
+            }
+        };
+        let frames = plan.to_carry.iter().map(frame_of).collect();
+        let messages: Vec<_> = plan.to_carry.iter().map(|carry| carry.message).collect();
+        let count = messages.len() as u32;
+        let (carried, _) = duty(node, Command::Carry { messages, frames });
+        assert_eq!(carried, Outcome::Carried { count });
+    }
+    let before = all_slots(node);
+    let held = (node.reader.delayed_count(), node.reader.half_counts());
+    let old = node.reader.retention().trimmed_below;
+    let (trimmed, _) = duty(node, Command::Trim { below, before_ms });
+    let after = all_slots(node);
+    assert_eq!(trimmed, Outcome::Trimmed { below: below.max(old), slots: (before.len() - after.len()) as u64 });
+    if below > old {
+        let staying = before.into_iter().filter(|(_, slot)| slot.stored_at_ms >= before_ms).collect();
+        assert_eq!(after, staying);
+    }
+    assert_eq!(held, (node.reader.delayed_count(), node.reader.half_counts()));
+}
+
+/// Every message that stands in a queue, or will, is where it is said to be, in an entry that is kept.
+fn assert_all_is_readable(node: &Node, log: &[Bytes]) {
+    let kept_from = node.reader.retention().trimmed_below;
+    let slots = all_slots(node);
+    let parked = node.reader.parked_halves(usize::MAX);
+    for slot in slots.values().chain(parked.iter().map(|half| &half.slot)) {
+        assert!(slot.entry >= kept_from, "{slot:?} is trimmed");
+        let found = frame_in(&log[slot.entry as usize - 1], slot).unwrap().into_frame();
+        let sent = nth_frame(&log[slot.message.index as usize - 1], slot.message.ordinal).unwrap().unwrap();
+        assert_eq!(found, sent);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_trimmed_log_loses_nothing_that_stays_and_all_its_lives_end_alike(
+        sent in logs(),
+        points in proptest::collection::vec((proptest::bool::weighted(0.15), 1usize..4), 60),
+        one in lives(),
+    ) {
+        let mut leader = Node::new();
+        let mut log: Vec<Bytes> = Vec::new();
+        for (payload, (is_due, at_a_time)) in sent.into_iter().zip(points) {
+            log.push(payload.clone());
+            leader.apply(payload);
+            if is_due {
+                retain(&mut leader, &mut log, at_a_time);
+                assert_all_is_readable(&leader, &log);
+            }
+        }
+        // Everything that waits comes out in the end.
+        let halves = (1..=log.len() as u64).map(|index| end("x", index, true));
+        let last: Vec<_> = halves.chain([Command::DeliverDue { until_ms: u64::MAX, count: u32::MAX }]).collect();
+        log.push(entry(0, &last));
+        leader.apply(log.last().unwrap().clone());
+        assert_all_is_readable(&leader, &log);
+        retain(&mut leader, &mut log, 2);
+
+        let (straight_answers, straight) = live(&log, &[Event::None; 60]);
+        let (answers, node) = live(&log, &one);
+        prop_assert_eq!(&answers, &straight_answers);
+        prop_assert_eq!(node.reader.digest(), straight.reader.digest());
+        prop_assert_eq!(node.reader.retention(), straight.reader.retention());
+        prop_assert_eq!(everything(&node), everything(&straight));
+        assert_all_is_readable(&node, &log);
+    }
 }
 
 proptest! {

@@ -133,6 +133,11 @@ fn commands() -> impl Strategy<Value = Command> {
         (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(count, next_after_ms, checks_max)| {
             Command::CheckTransactions { count, next_after_ms, checks_max }
         }),
+        (any::<u64>(), any::<u64>()).prop_map(|(below, before_ms)| Command::Trim { below, before_ms }),
+        proptest::collection::vec((message(), "[!-~]{1,40}"), 0..4).prop_map(|carried| Command::Carry {
+            messages: carried.iter().map(|(message, _)| *message).collect(),
+            frames: carried.iter().map(|(_, id)| frame("t", id, None)).collect(),
+        }),
     ]
 }
 
@@ -226,7 +231,7 @@ fn a_malformed_command_leaves_the_whole_entry_unapplied() {
 
 #[test]
 fn entries_of_the_version_before_are_read_and_later_ones_are_not() {
-    for (version, is_known) in [(0u8, false), (1, true), (2, true), (3, false)] {
+    for (version, is_known) in [(0u8, false), (1, true), (2, true), (3, true), (4, false)] {
         let mut bytes = entry(7, &[create_topic("t", 1)]).to_vec();
         bytes[4] = version;
         let crc = crc32c::crc32c(&bytes[..32]);

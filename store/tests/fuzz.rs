@@ -123,7 +123,8 @@ fn index_files_of_any_bytes_are_answered() {
     Target { name: "index file", corpus: &corpus, examples: vec![("two-queues", example)], mend: mend_index }.run(
         |bytes| {
             let disk = Arc::new(support::MemoryDisk::default());
-            let path = Path::new("store").join(format!("index-{:020}.idx", 0));
+            let crc = bytes.get(60..64).map_or(0, |crc| u32::from_le_bytes(crc.try_into().unwrap()));
+            let path = Path::new("store").join(format!("index-{:020}-{crc:08x}.idx", 0));
             disk.create(&path, bytes.len() as u64).unwrap().write_at(0, bytes).unwrap();
             let rows = offline::index_files(&*disk, Path::new("store"), true).unwrap();
             rows.len() == 1 && rows[0].damage.is_none()

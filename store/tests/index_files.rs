@@ -2,10 +2,11 @@
 
 mod support;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use flotilla_message::{QueueId, QueueOffset};
-use flotilla_raft_log::{LogIndex, StateMachine};
+use flotilla_raft_log::{Disk, LogIndex, StateMachine};
 use flotilla_store::{Outcome, Rejection, StartPolicy, StoreError, frame_in, offline};
 use support::{Node, START_MS, deliver, entry, frame, granted_offsets, group, produce, topic};
 
@@ -174,6 +175,10 @@ fn a_missing_or_foreign_or_cut_index_file_is_refused_at_restore() {
     let mut other = Node::new().with_topic("a", 2).with_topic("b", 1);
     other.send("a", 0, &["other"]);
     other.roll();
+    assert!(restore(other.disk.clone(), &checkpoint, node.index).unwrap_err().contains("relies on an index file"));
+    // Even under the right name.
+    let (right, wrong) = (node.disk.names()[0].clone(), other.disk.names()[0].clone());
+    other.disk.rename(&PathBuf::from("store").join(wrong), &PathBuf::from("store").join(right)).unwrap();
     assert!(restore(other.disk, &checkpoint, node.index).unwrap_err().contains("is another one"));
 
     for at in (0..checkpoint.len()).step_by(97) {
@@ -253,4 +258,23 @@ fn tools_see_what_a_checkpoint_holds_and_every_damaged_byte_of_an_index_file() {
             node.disk.damage(&name, from_end);
         }
     }
+}
+
+#[test]
+fn an_index_file_that_meets_a_full_disk_is_written_with_the_next_one() {
+    let mut node = Node::new().with_topic("a", 1);
+    node.send("a", 0, &["first"]);
+    node.disk.set_full(true);
+    node.roll();
+    node.send("a", 0, &["second"]);
+    let all = |node: &Node| node.reader.slots(&topic("a"), QueueId(0), QueueOffset(0), usize::MAX).unwrap();
+    let slots = all(&node);
+    assert_eq!((slots.len(), node.disk.names().len(), node.reader.failure()), (2, 0, None), "it goes on from memory");
+    assert_eq!(all(&node.restarted()), slots, "a checkpoint holds what no file does");
+    node.disk.set_full(false);
+    node.roll();
+    node.send("a", 0, &["third"]);
+    assert_eq!(node.disk.names().len(), 1);
+    assert_eq!(all(&node)[..2], slots[..]);
+    assert_eq!(all(&node.restarted())[..2], slots[..]);
 }

@@ -48,6 +48,7 @@ pub fn rejected(rejection: &Rejection) -> v2::Status {
         Rejection::TooManyDelayed | Rejection::TooManyHalves => Code::TooManyRequests,
         Rejection::NotWaiting => Code::MessageNotFound,
         Rejection::TermPassed { .. } => Code::HaNotAvailable,
+        Rejection::TrimPassesReference { .. } | Rejection::TrimAhead { .. } => Code::PreconditionFailed,
         Rejection::Malformed { .. } | Rejection::StoreFailed { .. } => Code::InternalServerError,
     };
     status(code, rejection.to_string())

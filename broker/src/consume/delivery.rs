@@ -160,10 +160,12 @@ mod tests {
         .view();
         let slot = Slot {
             message: MessageRef { index: 40, ordinal: 1 },
+            entry: 40,
             position: 0,
             length: 0,
             tag_hash: 0,
             stored_at_ms: 2_750,
+            is_reference: false,
         };
         let granted = Granted { offset: QueueOffset(9), slot, attempt: 1, seq: 77, dead_lettered: false };
         let group = GroupName::try_from("g").expect("a name");

@@ -1,7 +1,7 @@
 //! Reads messages out of the log.
 
 use bytes::Bytes;
-use flotilla_message::FrameView;
+use flotilla_message::{FrameView, MessageRef};
 use flotilla_raft_log::{LogIndex, ReadError};
 use flotilla_store::{Slot, frame_in};
 
@@ -13,6 +13,9 @@ pub enum FrameReadError {
     /// This replica's copy is damaged; another one's may be whole.
     #[error("{0}")]
     Damaged(String),
+    /// It went with the log's oldest entries since its slot was looked up.
+    #[error("message {0} is trimmed")]
+    Trimmed(MessageRef),
     /// The log does not hold it, or cannot be read.
     #[error("{0}")]
     Unreadable(String),
@@ -48,7 +51,18 @@ impl<'a> Frames<'a> {
 
     /// The message of a slot.
     pub async fn frame(&mut self, slot: &Slot) -> Result<FrameView, FrameReadError> {
-        let index = slot.message.index;
+        match self.frame_at(slot).await {
+            Err(FrameReadError::Trimmed(message)) => {
+                let now = self.replica.store.resolved(*slot);
+                // It was carried in between.
+                if now.entry != slot.entry { self.frame_at(&now).await } else { Err(FrameReadError::Trimmed(message)) }
+            }
+            read => read,
+        }
+    }
+
+    async fn frame_at(&mut self, slot: &Slot) -> Result<FrameView, FrameReadError> {
+        let index = slot.entry;
         let payload = match &self.last {
             Some((last, payload)) if *last == index => payload.clone(),
             _ => {
@@ -57,6 +71,9 @@ impl<'a> Frames<'a> {
                     ReadError::Io { .. } => FrameReadError::Unreadable(error.to_string()),
                 })?;
                 let Some(entry) = entry else {
+                    if index < self.replica.store.retention().trimmed_below {
+                        return Err(FrameReadError::Trimmed(slot.message));
+                    }
                     let text = format!("log has no entry {index}, which a queue refers to");
                     return Err(FrameReadError::Unreadable(text));
                 };

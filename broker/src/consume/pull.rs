@@ -208,7 +208,8 @@ impl Pull {
         match self.search(replica, &named, at).await {
             Ok(look) => look,
             Err(FrameReadError::Damaged(text)) => Look::Damaged(text),
-            Err(FrameReadError::Unreadable(text)) => {
+            Err(error @ (FrameReadError::Trimmed(_) | FrameReadError::Unreadable(_))) => {
+                let text = error.to_string();
                 tracing::error!(topic = %self.topic, text, "message cannot be read");
                 Look::Answer(only(status(Code::InternalServerError, text), Some(at)))
             }
@@ -245,10 +246,14 @@ impl Pull {
                 }
                 looked += 1;
                 if self.filter.may_want(slot.tag_hash) {
-                    let frame = frames.frame(&slot).await?;
-                    if self.filter.wants(&frame) {
-                        bytes += slot.length as usize;
-                        messages.push(self.message(replica, named, offset, &slot, &frame));
+                    match frames.frame(&slot).await {
+                        Ok(frame) if self.filter.wants(&frame) => {
+                            bytes += slot.length as usize;
+                            messages.push(self.message(replica, named, offset, &slot, &frame));
+                        }
+                        // The queue begins behind it by now.
+                        Ok(_) | Err(FrameReadError::Trimmed(_)) => {}
+                        Err(error) => return Err(error),
                     }
                 }
                 at = offset.next();

@@ -122,6 +122,7 @@ impl From<FrameReadError> for LookError {
     fn from(error: FrameReadError) -> LookError {
         match error {
             FrameReadError::Damaged(text) => LookError::Damaged(text),
+            error @ FrameReadError::Trimmed(_) => LookError::Frame(error.to_string()),
             FrameReadError::Unreadable(text) => LookError::Frame(text),
         }
     }
@@ -333,6 +334,7 @@ impl Take {
         let message = match frames.frame(slot).await {
             // Nobody knows what it says: not to be passed over for good.
             Err(FrameReadError::Damaged(_)) if replica_is_alone(frames.replica()) => return Ok(true),
+            Err(FrameReadError::Trimmed(_)) => return Ok(false),
             read => read?,
         };
         let head_bytes = slot.length as usize - message.body().len();
@@ -418,6 +420,8 @@ impl Take {
         for grant in granted.iter().filter(|grant| !grant.dead_lettered) {
             match frames.frame(&grant.slot).await {
                 Ok(frame) => messages.push(delivery.message(grant, &frame)),
+                // It is not in flight any more either.
+                Err(FrameReadError::Trimmed(_)) => {}
                 Err(FrameReadError::Damaged(text)) if replica_is_alone(replica) => {
                     // It stays in flight like one whose consumer died; the others are not held up by it.
                     tracing::error!(group = %self.group, topic = %self.topic, offset = %grant.offset, text, "damaged message left out");

@@ -12,13 +12,13 @@ use bytes::Bytes;
 use flotilla_proto::client::PeerCalls;
 use flotilla_proto::status::{Code, is_ok, ok, status};
 use flotilla_proto::{peer, v2};
-use flotilla_raft_log::LogIndex;
-use flotilla_store::{Command, HalfMessage, Outcome, frame_in};
+use flotilla_store::{Command, HalfMessage, Outcome};
 use futures::future::join_all;
 use prost::Message as _;
 
 use super::news::{DutyNews, LONG, REFUSED_PAUSE, wait};
 use crate::consume::delivery::stored_properties;
+use crate::consume::frames::Frames;
 use crate::lead::leadership::Place;
 use crate::produce::held_handle::{HeldHandle, HeldKind};
 use crate::replica::Replica;
@@ -147,10 +147,7 @@ fn tell_producer(replica: &Replica, topic: &str, turn: u32, command: &v2::Teleme
 }
 
 async fn question(replica: &Replica, half: &HalfMessage) -> Result<v2::TelemetryCommand, String> {
-    let index = half.slot.message.index;
-    let entry = replica.log.read_soon(LogIndex(index)).await.map_err(|error| error.to_string())?;
-    let payload = entry.ok_or_else(|| format!("log entry {index} is gone"))?.payload;
-    let frame = frame_in(&payload, &half.slot).map_err(|error| error.to_string())?;
+    let frame = Frames::new(replica).frame(&half.slot).await.map_err(|error| error.to_string())?;
     let handle = HeldHandle {
         kind: HeldKind::Transaction,
         broker_group: replica.config.group.clone(),

@@ -14,6 +14,8 @@ pub struct DutyNews {
     pub due: Notify,
     /// For the checks of half messages.
     pub checks: Notify,
+    /// For the purge: the log was trimmed.
+    pub trims: Notify,
 }
 
 /// A wait that only news ends.

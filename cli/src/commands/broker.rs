@@ -206,6 +206,8 @@ mod tests {
             client_advertise: Some("a:1".to_owned()),
             advertise_name: Some("a:1".to_owned()),
             data_bytes_max: Some(4 << 30),
+            retention_bytes: Some(4 << 30),
+            retention_hour_utc: Some(4),
             ..BrokerConfig::default()
         };
         for line in toml::to_string(&full).unwrap().lines() {

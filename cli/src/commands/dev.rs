@@ -66,7 +66,7 @@ pub struct DevArguments {
     /// Size of one log segment
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
     segment_bytes: u64,
-    /// Quota of each replica's log: sends are refused before it is passed
+    /// Quota of each replica's log: from half of it on the oldest messages go
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
     data_quota: u64,
 }
@@ -148,6 +148,8 @@ impl DevArguments {
                 namesrv: vec![self.namesrv_address().to_string()],
                 segment_bytes: self.segment_bytes,
                 data_bytes_max: Some(self.data_quota),
+                // The oldest go well before sends would be refused.
+                retention_bytes: Some((self.data_quota / 2).max(2 * self.segment_bytes)),
                 ..BrokerConfig::default()
             })
             .collect()

@@ -71,7 +71,7 @@ impl Store {
         offset: QueueOffset,
         slot: &Slot,
     ) -> Result<(String, u32), String> {
-        let index = slot.message.index;
+        let index = slot.entry;
         let entry = log.read(LogIndex(index)).map_err(|error| error.to_string())?;
         let entry = entry.ok_or_else(|| format!("offset {offset} refers to entry {index}, which is not in the log"))?;
         let frame = frame_in(&entry.payload, slot).map_err(|error| format!("offset {offset}: {error}"))?;

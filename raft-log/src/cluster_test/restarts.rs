@@ -142,3 +142,33 @@ async fn a_start_tells_its_phases() {
     assert!(reapplied > 0 && checkpoint + reapplied < entries + 10, "{report:?}");
     assert_eq!((report.torn_tail, report.foreign_files.len()), (None, 0));
 }
+
+/// Files that are gone because they were purged are not missed by the tools.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tools_find_nothing_wrong_with_a_purged_log() {
+    use crate::tools::{Depth, OfflineDisk, OfflineLog};
+
+    let mut cluster = Cluster::start(3).await;
+    purged_to(&cluster, 0..300).await;
+    for number in 300..340 {
+        cluster.propose(payload(number)).await;
+    }
+    cluster.settle().await;
+    for node in cluster.nodes() {
+        let first = cluster.running[&node].0.extent().first;
+        assert!(first > LogIndex(60), "{first}");
+        cluster.kill(node);
+        let opened = async {
+            loop {
+                match OfflineLog::open(Arc::new(OfflineDisk), cluster.dirs[&node].path(), false) {
+                    Ok(log) => return log,
+                    Err(_) => cluster.runtime.sleep(Duration::from_millis(5)).await,
+                }
+            }
+        };
+        let found = cluster.within("the replica's end", opened).await.examine(Depth::Checksums).unwrap();
+        assert!(found.damages.is_empty(), "{:?}", found.damages);
+        assert_eq!(found.first, first.0);
+        assert!(found.checkpoints.iter().any(|row| row.last.is_some_and(|last| last.index + 1 == first.0)));
+    }
+}

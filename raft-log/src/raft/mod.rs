@@ -4,11 +4,16 @@ mod append_stream;
 mod async_runtime;
 mod core_config;
 mod gone_watch;
+#[cfg(test)]
+mod install_test;
 mod log_store;
 mod machine;
 mod membership;
 mod network;
+mod parcel;
 mod responder;
+mod snapshot_inbox;
+mod stream_resets;
 #[cfg(test)]
 mod suite_test;
 mod type_config;
@@ -29,14 +34,19 @@ pub(crate) use membership::decode_membership;
 #[cfg(test)]
 pub(crate) use membership::{Members, encode_membership};
 pub(crate) use network::NetworkFactory;
+#[cfg(test)]
+pub(crate) use parcel::ParcelId;
+pub(crate) use parcel::{Parcel, put_sides};
 pub(crate) use responder::ReplyTo;
+pub(crate) use snapshot_inbox::{INCOMING_FILE, Received, SnapshotInbox};
+pub(crate) use stream_resets::StreamResets;
 #[cfg(test)]
 pub(crate) use type_config::{Entry, LogId, Vote};
-pub(crate) use type_config::{LogRaft, Proposal, TypeConfig};
+pub(crate) use type_config::{LogRaft, Proposal, TypeConfig, to_entry_id};
 #[cfg(test)]
 pub(crate) use vote_hold::HoldAnswer;
 pub(crate) use vote_hold::{Recovery, VoteHold};
 pub(crate) use watch::{FifoWatch, FifoWatchReceiver, FifoWatchSender};
 #[cfg(test)]
 pub(crate) use wire::DurableMark;
-pub(crate) use wire::{PeerMessage, decode, encode};
+pub(crate) use wire::{PeerMessage, SnapshotAnswer, SnapshotPiece, decode, encode};

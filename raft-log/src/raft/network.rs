@@ -14,10 +14,13 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{EmptyNode, OptionalSend};
+use tokio::sync::Notify;
 
 use super::append_stream::AppendStream;
+use super::parcel::Parcel;
+use super::stream_resets::StreamResets;
 use super::type_config::{TypeConfig, Vote};
-use super::wire::{PeerMessage, decode, encode};
+use super::wire::{PeerMessage, SnapshotPiece, decode, encode};
 use crate::ack::{AckTracker, ReplicaMarks};
 use crate::transport::AppendChannel;
 use crate::{NodeId, PeerCallKind, Transport, TransportError};
@@ -25,6 +28,8 @@ use crate::{NodeId, PeerCallKind, Transport, TransportError};
 type RpcResult<T> = Result<T, RPCError<TypeConfig>>;
 type Responses<'s> = futures::stream::BoxStream<'s, RpcResult<StreamAppendResult<TypeConfig>>>;
 
+/// A snapshot is sent in pieces of this many bytes, one at a time: a vote on the same connection waits for one at most.
+const PIECE_BYTES: usize = 256 << 10;
 /// Opening an append stream may take this long.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -35,6 +40,7 @@ pub(crate) struct NetworkFactory {
     acks: AckTracker,
     /// Followers answer only for what they have on disk.
     matched_is_durable: bool,
+    resets: StreamResets,
 }
 
 impl NetworkFactory {
@@ -43,8 +49,9 @@ impl NetworkFactory {
         runtime: Runtime,
         acks: AckTracker,
         matched_is_durable: bool,
+        resets: StreamResets,
     ) -> NetworkFactory {
-        NetworkFactory { transport, runtime, acks, matched_is_durable }
+        NetworkFactory { transport, runtime, acks, matched_is_durable, resets }
     }
 
     fn network(&self, target: u64, appends_by_call: bool) -> Network {
@@ -55,6 +62,7 @@ impl NetworkFactory {
             marks: ReplicaMarks::new(self.acks.clone(), NodeId(target), self.matched_is_durable),
             appends_by_call,
             channel: None,
+            reset: self.resets.bell(NodeId(target)),
         }
     }
 }
@@ -82,6 +90,8 @@ pub(crate) struct Network {
     appends_by_call: bool,
     /// An open append channel with nothing in flight, kept from one session to the next.
     channel: Option<AppendChannel>,
+    /// Rings when the append stream is to break.
+    reset: Arc<Notify>,
 }
 
 /// openraft backs off after `Unreachable` and tries again at once after `Network`.
@@ -114,6 +124,48 @@ impl Network {
     }
 }
 
+impl Network {
+    /// Sends a snapshot piece by piece, beginning where an earlier try broke off. The time-out is for each piece.
+    async fn send_parcel(
+        &self,
+        vote: Vote,
+        snapshot: SnapshotOf<TypeConfig, Parcel>,
+        timeout: Duration,
+    ) -> RpcResult<SnapshotResponse<TypeConfig>> {
+        let (meta, parcel) = (snapshot.meta, snapshot.snapshot);
+        let outgoing = self.runtime.blocking(move || parcel.into_outgoing()).await;
+        let outgoing = Arc::new(outgoing.map_err(|error| {
+            tracing::error!(target = %self.target, last = ?meta.last_log_id, %error, "snapshot cannot be sent");
+            RPCError::Unreachable(Unreachable::new(&error))
+        })?);
+        let id = outgoing.id;
+        let mut bytes = Bytes::new();
+        let mut offset = 0;
+        tracing::info!(target = %self.target, last = ?meta.last_log_id, bytes = id.bytes, "sending a snapshot");
+        loop {
+            let piece = SnapshotPiece { vote, meta: meta.clone(), id, offset, bytes: bytes.clone() };
+            let answer = self.call(PeerCallKind::Snapshot, PeerMessage::SnapshotPiece(piece), timeout).await?;
+            let PeerMessage::SnapshotAnswer(answer) = answer else {
+                return Err(protocol_error("another message than an answer to a piece of a snapshot"));
+            };
+            if answer.is_done || answer.vote > vote {
+                return Ok(SnapshotResponse::new(answer.vote));
+            }
+            if offset == 0 && answer.next > 0 && bytes.is_empty() {
+                tracing::info!(target = %self.target, at = answer.next, "going on with a snapshot");
+            }
+            offset = answer.next;
+            let source = outgoing.clone();
+            let read = self.runtime.blocking(move || source.read(offset, PIECE_BYTES)).await;
+            // Unreadable here is not the peer's fault; openraft tries again after a pause.
+            bytes = read.map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
+            if bytes.is_empty() {
+                return Err(protocol_error("it asks for more than the snapshot has"));
+            }
+        }
+    }
+}
+
 /// One call. The transport is given the time-out and held to it.
 async fn call(
     runtime: &Runtime,
@@ -131,7 +183,7 @@ async fn call(
 }
 
 impl RaftNetworkV2<TypeConfig> for Network {
-    type SnapshotData = Bytes;
+    type SnapshotData = Parcel;
 
     async fn append_entries(
         &mut self,
@@ -168,13 +220,26 @@ impl RaftNetworkV2<TypeConfig> for Network {
             let input = futures::stream::iter([first]).chain(input);
             let stream = AppendStream::start(&self.runtime, channel, self.marks.clone(), input);
             let kept = &mut self.channel;
-            let session = futures::stream::unfold((stream, kept), |(mut stream, kept)| async move {
-                let next = stream.next().await;
-                if next.is_none() {
-                    *kept = stream.into_idle_channel();
-                    return None;
+            let reset = self.reset.clone();
+            let session = futures::stream::unfold((stream, kept, false), move |(mut stream, kept, was_reset)| {
+                let reset = reset.clone();
+                async move {
+                    if was_reset {
+                        return None;
+                    }
+                    let next = match select(stream.next(), reset.notified()).await {
+                        Either::Left(next) => next,
+                        Either::Right(()) => {
+                            let broken = rpc_error(&TransportError::Broken("stream was reset".to_owned()));
+                            return Some((Err(broken), (stream, kept, true)));
+                        }
+                    };
+                    if next.is_none() {
+                        *kept = stream.into_idle_channel();
+                        return None;
+                    }
+                    next.map(|response| (response, (stream, kept, false)))
                 }
-                next.map(|response| (response, (stream, kept)))
             });
             Ok(session.boxed())
         })
@@ -205,17 +270,13 @@ impl RaftNetworkV2<TypeConfig> for Network {
     async fn full_snapshot(
         &mut self,
         vote: Vote,
-        snapshot: SnapshotOf<TypeConfig, Bytes>,
+        snapshot: SnapshotOf<TypeConfig, Parcel>,
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let message = PeerMessage::SnapshotRequest { vote, meta: snapshot.meta, state: snapshot.snapshot };
-        match select(cancel, self.call(PeerCallKind::Snapshot, message, option.hard_ttl())).await {
+        match select(cancel, self.send_parcel(vote, snapshot, option.hard_ttl())).await {
             Either::Left(closed) => Err(closed.into()),
-            Either::Right(answer) => match answer? {
-                PeerMessage::SnapshotResponse(vote) => Ok(SnapshotResponse::new(vote)),
-                _ => Err(protocol_error("another message than a snapshot response").into()),
-            },
+            Either::Right(answer) => Ok(answer?),
         }
     }
 

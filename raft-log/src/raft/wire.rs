@@ -9,6 +9,7 @@ use openraft::raft::{
 
 use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::{decode_membership, encode_membership};
+use super::parcel::ParcelId;
 use super::type_config::{Entry, LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record};
 use super::vote_hold::HoldAnswer;
 use crate::fields::{FieldError, FieldReader, u32_at};
@@ -32,8 +33,8 @@ pub(crate) enum PeerMessage {
     VoteResponse(VoteResponse<TypeConfig>),
     TransferRequest(TransferLeaderRequest<TypeConfig>),
     TransferResponse(TransferLeaderResponse<TypeConfig>),
-    SnapshotRequest { vote: Vote, meta: SnapshotMetaOf<TypeConfig>, state: Bytes },
-    SnapshotResponse(Vote),
+    SnapshotPiece(SnapshotPiece),
+    SnapshotAnswer(SnapshotAnswer),
     GoneQuestion(GoneQuestion),
     GoneAnswer(GoneAnswer),
     FetchRequest(FetchRequest),
@@ -51,6 +52,27 @@ pub(crate) struct DurableMark {
     /// The reign in which it matched.
     pub(crate) term: Term,
     pub(crate) index: LogIndex,
+}
+
+/// A piece of a snapshot.
+pub(crate) struct SnapshotPiece {
+    pub(crate) vote: Vote,
+    pub(crate) meta: SnapshotMetaOf<TypeConfig>,
+    pub(crate) id: ParcelId,
+    /// Where in the parcel it belongs.
+    pub(crate) offset: u64,
+    /// None: the sender asks where to go on.
+    pub(crate) bytes: Bytes,
+}
+
+/// What became of a piece.
+pub(crate) struct SnapshotAnswer {
+    /// The receiver's vote; a higher one than the sender's ends the transfer.
+    pub(crate) vote: Vote,
+    /// All of it is here and installed, or was not needed.
+    pub(crate) is_done: bool,
+    /// Where in the parcel to go on.
+    pub(crate) next: u64,
 }
 
 /// Why bytes are no message.
@@ -81,14 +103,14 @@ impl PeerMessage {
             PeerMessage::VoteResponse(_) => 4,
             PeerMessage::TransferRequest(_) => 5,
             PeerMessage::TransferResponse(_) => 6,
-            PeerMessage::SnapshotRequest { .. } => 7,
-            PeerMessage::SnapshotResponse(_) => 8,
             PeerMessage::GoneQuestion(_) => 9,
             PeerMessage::GoneAnswer(_) => 10,
             PeerMessage::FetchRequest(_) => 11,
             PeerMessage::FetchAnswer(_) => 12,
             PeerMessage::VitalsRequest => 13,
             PeerMessage::VitalsAnswer(_) => 14,
+            PeerMessage::SnapshotPiece(_) => 16,
+            PeerMessage::SnapshotAnswer(_) => 17,
             PeerMessage::DurableMark(_) => 18,
             PeerMessage::HoldQuestion => 19,
             PeerMessage::HoldAnswer(_) => 20,
@@ -154,8 +176,6 @@ pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
             get_log_id(&mut body)?,
         )),
         6 => PeerMessage::TransferResponse(get_transfer_response(&mut body)?),
-        7 => get_snapshot_request(&mut body)?,
-        8 => PeerMessage::SnapshotResponse(get_vote(&mut body)?),
         9 => PeerMessage::GoneQuestion(GoneQuestion { leader: NodeId(body.u64()?), term: Term(body.u64()?) }),
         10 => PeerMessage::GoneAnswer(GoneAnswer {
             is_gone: body.flag("leader gone")?,
@@ -165,6 +185,12 @@ pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
         12 => PeerMessage::FetchAnswer(get_fetch_answer(&mut body)?),
         13 => PeerMessage::VitalsRequest,
         14 => PeerMessage::VitalsAnswer(get_vitals(&mut body)?),
+        16 => get_snapshot_piece(&mut body)?,
+        17 => PeerMessage::SnapshotAnswer(SnapshotAnswer {
+            vote: get_vote(&mut body)?,
+            is_done: body.flag("snapshot done")?,
+            next: body.u64()?,
+        }),
         18 => PeerMessage::DurableMark(DurableMark { term: Term(body.u64()?), index: LogIndex(body.u64()?) }),
         19 => PeerMessage::HoldQuestion,
         20 => PeerMessage::HoldAnswer(HoldAnswer {
@@ -188,7 +214,7 @@ fn size_hint(message: &PeerMessage) -> usize {
     SMALL_BYTES
         + match message {
             PeerMessage::AppendRequest(request) => request.entries.iter().map(entry_hint).sum(),
-            PeerMessage::SnapshotRequest { state, .. } => state.len() + SMALL_BYTES,
+            PeerMessage::SnapshotPiece(piece) => piece.bytes.len() + SMALL_BYTES,
             PeerMessage::FetchAnswer(FetchAnswer::Entries(records)) => {
                 records.iter().map(|record| ENTRY_BYTES + record.payload.len()).sum()
             }
@@ -253,14 +279,21 @@ fn put_body(frame: &mut BytesMut, message: PeerMessage) {
             put_log_id(frame, expected.as_ref());
             put_log_id(frame, actual.as_ref());
         }
-        PeerMessage::SnapshotRequest { vote, meta, state } => {
+        PeerMessage::SnapshotPiece(SnapshotPiece { vote, meta, id, offset, bytes }) => {
             put_vote(frame, &vote);
             put_log_id(frame, meta.last_log_id.as_ref());
             put_log_id(frame, meta.last_membership.log_id().as_ref());
             put_bytes(frame, &encode_membership(meta.last_membership.membership()));
-            put_bytes(frame, &state);
+            frame.put_u64_le(id.bytes);
+            frame.put_u32_le(id.crc);
+            frame.put_u64_le(offset);
+            put_bytes(frame, &bytes);
         }
-        PeerMessage::SnapshotResponse(vote) => put_vote(frame, &vote),
+        PeerMessage::SnapshotAnswer(SnapshotAnswer { vote, is_done, next }) => {
+            put_vote(frame, &vote);
+            frame.put_u8(is_done.into());
+            frame.put_u64_le(next);
+        }
         PeerMessage::GoneQuestion(GoneQuestion { leader, term }) => {
             frame.put_u64_le(leader.0);
             frame.put_u64_le(term.0);
@@ -436,12 +469,14 @@ fn get_transfer_response(body: &mut FieldReader) -> Result<TransferLeaderRespons
     }
 }
 
-fn get_snapshot_request(body: &mut FieldReader) -> Result<PeerMessage, FieldError> {
+fn get_snapshot_piece(body: &mut FieldReader) -> Result<PeerMessage, FieldError> {
     let vote = get_vote(body)?;
     let last_log_id = get_log_id(body)?;
     let members_at = get_log_id(body)?;
     let members = decode_membership(get_bytes(body)?)?;
     let last_membership = StoredMembershipOf::<TypeConfig>::new(members_at, members);
     let meta = SnapshotMetaOf::<TypeConfig> { last_log_id, last_membership };
-    Ok(PeerMessage::SnapshotRequest { vote, meta, state: get_bytes(body)? })
+    let id = ParcelId { bytes: body.u64()?, crc: body.u32()? };
+    let offset = body.u64()?;
+    Ok(PeerMessage::SnapshotPiece(SnapshotPiece { vote, meta, id, offset, bytes: get_bytes(body)? }))
 }

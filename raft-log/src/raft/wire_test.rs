@@ -14,8 +14,9 @@ use crate::vitals::{Fitness, StateDigest, VitalsAnswer};
 
 use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::Members;
+use super::parcel::ParcelId;
 use super::type_config::{Entry, LogId, Proposal, Vote};
-use super::wire::{PeerMessage, WireError, decode, encode};
+use super::wire::{PeerMessage, SnapshotAnswer, SnapshotPiece, WireError, decode, encode};
 use crate::ids::EntryId;
 use crate::{LogIndex, NodeId, Term};
 
@@ -96,7 +97,9 @@ proptest! {
     }
 
     #[test]
-    fn answers_arrive_as_sent(vote in vote(), id in log_id(), maybe in prop::option::of(log_id()), flag: bool) {
+    fn answers_arrive_as_sent(
+        vote in vote(), id in log_id(), maybe in prop::option::of(log_id()), flag: bool, next: u64,
+    ) {
         for result in [Ok(maybe), Err(StreamAppendError::Conflict(id)), Err(StreamAppendError::HigherVote(vote))] {
             let PeerMessage::AppendResponse(arrived) = round_trip(PeerMessage::AppendResponse(result.clone())) else {
                 panic!("another message arrived")
@@ -118,10 +121,11 @@ proptest! {
             panic!("another message arrived")
         };
         prop_assert_eq!(arrived, response);
-        let PeerMessage::SnapshotResponse(arrived) = round_trip(PeerMessage::SnapshotResponse(vote)) else {
+        let answer = SnapshotAnswer { vote, is_done: flag, next };
+        let PeerMessage::SnapshotAnswer(arrived) = round_trip(PeerMessage::SnapshotAnswer(answer)) else {
             panic!("another message arrived")
         };
-        prop_assert_eq!(arrived, vote);
+        prop_assert_eq!((arrived.vote, arrived.is_done, arrived.next), (vote, flag, next));
     }
 
     #[test]
@@ -143,12 +147,13 @@ proptest! {
             last_log_id: maybe,
             last_membership: StoredMembershipOf::<super::TypeConfig>::new(maybe, members()),
         };
-        let state = Bytes::from(state);
-        let request = PeerMessage::SnapshotRequest { vote, meta: sent.clone(), state: state.clone() };
-        let PeerMessage::SnapshotRequest { vote: arrived_vote, meta, state: arrived } = round_trip(request) else {
+        let (bytes, id) = (Bytes::from(state), ParcelId { bytes: node, crc: 7 });
+        let piece = SnapshotPiece { vote, meta: sent.clone(), id, offset: 9, bytes: bytes.clone() };
+        let PeerMessage::SnapshotPiece(arrived) = round_trip(PeerMessage::SnapshotPiece(piece)) else {
             panic!("another message arrived")
         };
-        prop_assert_eq!((arrived_vote, meta, arrived), (vote, sent, state));
+        prop_assert_eq!((arrived.vote, arrived.meta, arrived.bytes), (vote, sent, bytes));
+        prop_assert_eq!((arrived.id, arrived.offset), (id, 9));
     }
 
     #[test]
@@ -197,7 +202,8 @@ proptest! {
 
 #[test]
 fn a_later_version_is_told_apart_from_nonsense() {
-    let mut frame = encode(PeerMessage::SnapshotResponse(Vote::new(1, 2))).to_vec();
+    let mut frame =
+        encode(PeerMessage::SnapshotAnswer(SnapshotAnswer { vote: Vote::new(1, 2), is_done: true, next: 3 })).to_vec();
     frame[8] = 2;
     assert_eq!(decode(frame.into()).err(), Some(WireError::Version(2)));
 }

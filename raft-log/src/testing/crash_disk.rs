@@ -244,6 +244,11 @@ impl CrashDisk {
         self.world().crashed
     }
 
+    /// Whether some replica has a directory on it open.
+    pub(crate) fn is_locked(&self) -> bool {
+        !self.world().locked.is_empty()
+    }
+
     /// The same disk after the power came back, with a random part of what was not synced.
     pub(crate) fn power_cycle(&self) {
         self.power_cycle_with(Loss::Random);

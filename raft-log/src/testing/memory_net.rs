@@ -23,6 +23,9 @@ struct Inner {
     logs: BTreeMap<NodeId, Log>,
     cut: BTreeSet<(NodeId, NodeId)>,
     streams: Vec<(NodeId, NodeId, Task<()>)>,
+    /// Pieces of snapshots that were sent, and before which of them the link breaks for a moment.
+    snapshot_pieces: u64,
+    breaks: BTreeSet<u64>,
 }
 
 struct Link {
@@ -63,6 +66,29 @@ impl MemoryNet {
         }
     }
 
+    /// The link breaks in front of each of these pieces of snapshots, counted from now on.
+    pub(crate) fn break_snapshots_at(&self, pieces: impl IntoIterator<Item = u64>) {
+        let mut inner = self.inner.lock().unwrap();
+        (inner.snapshot_pieces, inner.breaks) = (0, pieces.into_iter().collect());
+    }
+
+    /// Pieces of snapshots sent since, and breaks that did not happen yet.
+    pub(crate) fn snapshot_pieces(&self) -> (u64, usize) {
+        let inner = self.inner.lock().unwrap();
+        (inner.snapshot_pieces, inner.breaks.len())
+    }
+
+    fn send_piece(&self, from: NodeId, to: NodeId) -> Result<(), TransportError> {
+        let mut inner = self.inner.lock().unwrap();
+        inner.snapshot_pieces += 1;
+        let piece = inner.snapshot_pieces;
+        if !inner.breaks.remove(&piece) {
+            return Ok(());
+        }
+        inner.streams.retain(|(source, target, _)| (*source, *target) != (from, to));
+        Err(TransportError::Broken("link broke".to_owned()))
+    }
+
     fn reach(&self, from: NodeId, to: NodeId) -> Result<Log, TransportError> {
         let inner = self.inner.lock().unwrap();
         if inner.cut.contains(&(from, to)) {
@@ -83,6 +109,9 @@ impl Transport for Link {
         let reached = self.net.reach(self.from, target);
         let (net, from) = (self.net.clone(), self.from);
         Box::pin(async move {
+            if kind == PeerCallKind::Snapshot {
+                net.send_piece(from, target)?;
+            }
             let answer =
                 reached?.serve_call(kind, body).await.map_err(|error| TransportError::Broken(error.to_string()))?;
             // The answer needs the way back, though not that the asker serves already: it may still be opening.

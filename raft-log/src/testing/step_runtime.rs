@@ -1,6 +1,7 @@
 //! A runtime of one thread that runs tasks in the order of their waking and blocking work in place: same in, same out.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -27,6 +28,16 @@ impl Wake for TaskWaker {
     }
 }
 
+/// Whether the future that is waited for asks to be looked at again.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl StepRuntime {
     pub(crate) fn handle(&self) -> Runtime {
         Runtime::from_driver(Arc::new(self.clone()))
@@ -47,11 +58,14 @@ impl StepRuntime {
     /// Runs `future`, and other tasks only as far as it waits for them.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
         loop {
-            if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return value;
             }
-            assert!(!self.inner.ready.lock().unwrap().is_empty(), "everything waits for ever");
+            let is_woken = woken.0.swap(false, Ordering::Relaxed);
+            assert!(is_woken || !self.inner.ready.lock().unwrap().is_empty(), "everything waits for ever");
             self.run();
         }
     }

@@ -431,6 +431,7 @@ impl<'a> Examiner<'a> {
             Origin::Boundary => "boundary",
             Origin::Installed => "installed",
             Origin::OnDemand => "on demand",
+            Origin::Periodic => "periodic",
         });
         row.voters = voters_in(checkpoint.members.clone())?;
         if checkpoint.last.index != index {

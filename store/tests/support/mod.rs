@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use flotilla_store::{ApplyObserver, Command, EntryBuilder, Outcome, StartPolicy,
 #[derive(Default)]
 pub struct MemoryDisk {
     files: Mutex<BTreeMap<PathBuf, Arc<MemoryFile>>>,
+    is_full: AtomicBool,
 }
 
 pub struct MemoryFile(Mutex<Vec<u8>>);
@@ -43,6 +45,11 @@ impl MemoryDisk {
         file.0.lock().unwrap().len()
     }
 
+    /// Makes it full, or not any more: no file can be made.
+    pub fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
+    }
+
     pub fn forget(&self, name: &str) {
         self.files.lock().unwrap().retain(|path, _| !path.ends_with(name));
     }
@@ -53,6 +60,9 @@ impl Disk for MemoryDisk {
         Ok(())
     }
     fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let file = Arc::new(MemoryFile(Mutex::new(vec![0; len as usize])));
         self.files.lock().unwrap().insert(path.to_owned(), file.clone());
         Ok(file)

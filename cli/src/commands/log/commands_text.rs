@@ -30,6 +30,15 @@ pub fn describe(command: &Command) -> String {
         Command::CheckTransactions { count, next_after_ms, checks_max } => {
             format!("check at most {count} transactions, again after {next_after_ms} ms, {checks_max} times")
         }
+        Command::Trim { below, before_ms } => {
+            format!("trim: entries before {below} go, and all that was stored before {before_ms}")
+        }
+        Command::Carry { messages, frames } => {
+            let ends = messages.first().zip(messages.last()).map_or_else(String::new, |(first, last)| {
+                format!(" ({}.{} to {}.{})", first.index, first.ordinal, last.index, last.ordinal)
+            });
+            format!("carry {}{ends}", ids(frames))
+        }
         Command::Touch { group, topic } => format!("touch {topic} for {group}"),
         Command::Deliver { group, topic, queue, invisible_until_ms, offsets, skip, .. } => {
             let ends = offsets.first().zip(offsets.last()).map_or_else(

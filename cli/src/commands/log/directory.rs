@@ -98,12 +98,11 @@ fn damage(file: &str, what: &str) -> Damage {
     Damage { file: file.to_owned(), offset: 0, what: what.to_owned() }
 }
 
-/// The newest checkpoint's index files must be there, and be the very ones that it names. Older ones may rely on files that
-/// were written anew since.
+/// The index files that a checkpoint names must be there.
 fn missing_index_files(row: &StateRow, found: &[IndexFileRow]) -> Vec<Damage> {
     let named: &[IndexFileMark] = row.state.as_ref().map_or(&[], |state| &state.index_files);
     let missing = named.iter().filter_map(|mark| {
-        let file = found.iter().find(|file| file.file == format!("index-{:020}.idx", mark.first_index));
+        let file = found.iter().find(|file| file.file == mark.file_name());
         match file {
             None => Some(format!("index file of entries {} to {} is missing", mark.first_index, mark.last_index)),
             // Damaged ones are told as such.

@@ -1,0 +1,87 @@
+//! What `Trim` and `Carry` do: let go of the log's oldest entries, and keep what is still referred to.
+
+use std::collections::BTreeMap;
+
+use flotilla_message::MessageRef;
+
+use crate::entry_view::FramePlace;
+use crate::queue::Queue;
+use crate::references::Place;
+use crate::state::{Changes, Refusal, State};
+use crate::{Outcome, Rejection, Slot, StoreError};
+
+/// Where a queue would begin, and which references would go with what is before.
+pub(crate) struct QueueTrim {
+    pub min: u64,
+    /// The slot there; `None` if nothing is left.
+    pub first: Option<Slot>,
+    pub released: Vec<MessageRef>,
+}
+
+impl QueueTrim {
+    pub fn of(queue: &Queue, before_ms: u64) -> Result<QueueTrim, StoreError> {
+        let (min, first) = queue.first_from(before_ms)?;
+        Ok(QueueTrim { min, first, released: queue.referred_to_before(min)? })
+    }
+}
+
+impl State {
+    /// Nothing is changed unless everything may go.
+    pub fn trim(&mut self, index: u64, below: u64, before_ms: u64, changes: &mut Changes) -> Result<Outcome, Refusal> {
+        if below > index {
+            return Err(Rejection::TrimAhead { below, index }.into());
+        }
+        if below <= self.trimmed_below {
+            return Ok(Outcome::Trimmed { below: self.trimmed_below, slots: 0 });
+        }
+        let mut trims = BTreeMap::new();
+        let mut released: BTreeMap<MessageRef, u32> = BTreeMap::new();
+        for (name, topic) in &self.topics {
+            for (id, queue) in topic.queues.iter().enumerate().filter(|(_, queue)| queue.min() < queue.max()) {
+                let trim = QueueTrim::of(queue, before_ms)?;
+                if let Some(first) = trim.first
+                    && !first.is_reference
+                    && first.message.index < below
+                {
+                    return Err(Rejection::TrimPassesReference { message: first.message, below }.into());
+                }
+                trim.released.iter().for_each(|message| *released.entry(*message).or_default() += 1);
+                if trim.min > queue.min() {
+                    trims.insert((topic.uid, id as u32), (name.clone(), trim));
+                }
+            }
+        }
+        let stays = |(message, count, _): &(MessageRef, u32, Option<Place>)| released.get(message) != Some(count);
+        if let Some((message, _, _)) = self.references.below(below).find(stays) {
+            return Err(Rejection::TrimPassesReference { message, below }.into());
+        }
+
+        let mut slots = 0;
+        for ((_, id), (name, trim)) in &trims {
+            let Some(queue) = self.topics.get_mut(name).and_then(|topic| topic.queues.get_mut(*id as usize)) else {
+                unreachable!("the queue was found above");
+            };
+            slots += trim.min - queue.min();
+            queue.trim_to(trim.min, trim.released.len() as u64);
+            trim.released.iter().for_each(|message| self.references.release(*message));
+        }
+        for ((_, topic_uid, queue), progress) in &mut self.progress {
+            if let Some((_, trim)) = trims.get(&(*topic_uid, *queue)) {
+                self.expired += progress.trim_to(trim.min);
+            }
+        }
+        self.trimmed_below = below;
+        self.trimmed_before_ms = self.trimmed_before_ms.max(before_ms);
+        changes.trimmed = true;
+        Ok(Outcome::Trimmed { below, slots })
+    }
+
+    pub fn carry(&mut self, index: u64, messages: &[MessageRef], frames: &[FramePlace]) -> Outcome {
+        let mut count = 0;
+        for (message, frame) in messages.iter().zip(frames) {
+            let place = Place { index, position: frame.position, length: frame.head.frame_bytes() };
+            count += u32::from(self.references.carry(*message, place));
+        }
+        Outcome::Carried { count }
+    }
+}
