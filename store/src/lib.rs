@@ -14,6 +14,7 @@
 
 mod changing;
 mod command;
+mod consumption;
 mod dedup;
 mod deliveries;
 mod ended;
@@ -46,9 +47,11 @@ mod shared;
 mod slot;
 mod state;
 mod timers;
+mod topic_levels;
 mod trimming;
 
 pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
+pub use consumption::Consumption;
 pub use entry::{EntryBuilder, command_bytes};
 pub use entry_view::{Entry, MalformedEntry, entry_log_time_ms, nth_frame};
 pub use error::StoreError;
@@ -60,3 +63,4 @@ pub use reader::{
 };
 pub use retention::{RetentionStatus, ToCarry, TrimPlan};
 pub use slot::{FrameInError, Slot, frame_in};
+pub use topic_levels::TopicLevel;

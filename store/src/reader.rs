@@ -136,7 +136,7 @@ pub struct DedupStatus {
 /// see different ones.
 #[derive(Clone)]
 pub struct StoreReader {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl StoreReader {
@@ -158,6 +158,12 @@ impl StoreReader {
     pub fn topics(&self) -> Vec<TopicInfo> {
         let state = self.shared.read();
         state.topics.iter().map(|(name, topic)| topic_info(name, topic)).collect()
+    }
+
+    /// How many topics and groups there are.
+    pub fn catalog_counts(&self) -> (usize, usize) {
+        let state = self.shared.read();
+        (state.topics.len(), state.groups.len())
     }
 
     /// A group's settings.

@@ -7,7 +7,7 @@
 //! It clocks itself: while fewer than N proposals are in flight a command leaves at once; else it waits, with what
 //! arrives meanwhile, for the next one to come back. There is no timer, so nothing lingers at rest.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
 use super::log_clock::LogClock;
+use crate::metrics::{Counters, Refused};
 
 /// Commands in one entry, at most.
 pub const ENTRY_COMMANDS_MAX: usize = 1024;
@@ -70,6 +71,7 @@ pub enum SubmitError {
 pub struct Proposer {
     queue: mpsc::Sender<Queued>,
     queued_commands_max: u64,
+    counters: Arc<Counters>,
 }
 
 struct Queued {
@@ -92,6 +94,7 @@ pub struct Batcher {
     queue: mpsc::Receiver<Queued>,
     in_flight: FuturesUnordered<BoxFuture<'static, ()>>,
     in_flight_max: usize,
+    counters: Arc<Counters>,
     /// Taken from the queue but left over from the last entry, because of its term or size.
     next: Option<Queued>,
 }
@@ -139,6 +142,7 @@ impl Proposer {
         clock: std::sync::Arc<TermClock>,
         queued_commands_max: u64,
         proposals_in_flight_max: u64,
+        counters: Arc<Counters>,
     ) -> (Proposer, impl Future<Output = ()> + Send + use<>) {
         let capacity = usize::try_from(queued_commands_max).expect("validated");
         let (sender, queue) = mpsc::channel(capacity);
@@ -149,9 +153,15 @@ impl Proposer {
             queue,
             in_flight: FuturesUnordered::new(),
             in_flight_max: usize::try_from(proposals_in_flight_max).expect("validated"),
+            counters: counters.clone(),
             next: None,
         };
-        (Proposer { queue: sender, queued_commands_max }, batcher.run())
+        (Proposer { queue: sender, queued_commands_max, counters }, batcher.run())
+    }
+
+    /// Commands that wait for a place in an entry.
+    pub fn queued(&self) -> u64 {
+        (self.queue.max_capacity() - self.queue.capacity()) as u64
     }
 
     /// Hands in one command for a term in which this replica leads; resolves when it is applied here, or will not be.
@@ -161,6 +171,9 @@ impl Proposer {
         let (reply, outcome) = oneshot::channel();
         let queued = self.queue.try_send(Queued { term, command, reply });
         let queued_commands_max = self.queued_commands_max;
+        if matches!(queued, Err(mpsc::error::TrySendError::Full(_))) {
+            self.counters.refused(Refused::QueueFull, 1);
+        }
         async move {
             match queued {
                 Ok(()) => outcome.await.unwrap_or_else(|_| {
@@ -240,7 +253,8 @@ impl Batcher {
         if replies.is_empty() {
             return;
         }
-        self.in_flight.push(Box::pin(settle(self.log.clone(), class, entry.finish(), term, replies)));
+        let settling = settle(self.log.clone(), class, entry.finish(), term, replies, self.counters.clone());
+        self.in_flight.push(Box::pin(settling));
     }
 }
 
@@ -262,6 +276,7 @@ async fn settle(
     payload: Bytes,
     term: Term,
     replies: Vec<oneshot::Sender<Result<Settled, SubmitError>>>,
+    counters: Arc<Counters>,
 ) {
     match log.propose_as(class, payload, Some(term)).await {
         Ok(applied) => {
@@ -280,7 +295,16 @@ async fn settle(
                 let _ = reply.send(Ok(Settled { outcome, term: applied.term }));
             }
         }
-        Err(error) => answer_all(replies, &SubmitError::from(error)),
+        Err(error) => {
+            let error = SubmitError::from(error);
+            match error {
+                SubmitError::Full(_) => counters.refused(Refused::LogFull, replies.len() as u64),
+                SubmitError::TooLarge(_) => counters.refused(Refused::TooLarge, replies.len() as u64),
+                // Counted where the caller is told, if it is.
+                SubmitError::NotStored { .. } | SubmitError::Overloaded { .. } | SubmitError::Unknown(_) => {}
+            }
+            answer_all(replies, &error);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flotilla_message::{MessageId, Permission, QueueId, TopicName};
+use flotilla_message::{MessageId, Permission, QueueId, StoredFrame, TopicName};
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};
@@ -13,6 +13,7 @@ use super::held_handle::{HeldHandle, HeldKind};
 use super::outgoing::Outgoing;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
 use crate::lead::proposer::Settled;
+use crate::metrics::Refused;
 use crate::replica::Replica;
 
 /// How many messages of one send have their places in the response's metadata: a header block of a thousand breaks gRPC
@@ -54,12 +55,24 @@ impl LeaderCall for SendMessage {
         let queue =
             replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.writable_queues);
         let (topic, frames) = (outgoing.topic.clone(), outgoing.frames);
+        let sizes: Vec<usize> = frames.iter().map(StoredFrame::byte_len).collect();
         let command = match outgoing.check_after_ms {
             Some(check_after_ms) => Command::Prepare { topic, queue, check_after_ms, frames },
             None => Command::Produce { topic, queue, frames },
         };
         match replica.proposer.submit(attempt.term, command).await {
-            Ok(settled) => answer(replica, request, &outgoing.topic, settled),
+            Ok(settled) => {
+                match &settled.outcome {
+                    Outcome::Produced { offsets, .. } => {
+                        replica.counters.stored(&outgoing.topic, outgoing.message_type, offsets, &sizes);
+                    }
+                    Outcome::Rejected(Rejection::TooManyDelayed | Rejection::TooManyHalves) => {
+                        replica.counters.refused(Refused::HeldFull, 1);
+                    }
+                    _ => {}
+                }
+                answer(replica, request, &outgoing.topic, settled)
+            }
             Err(error) => Tried::from_submit(error, refuse),
         }
     }

@@ -4,7 +4,7 @@
 //! nobody led for a while does an unfit one campaign all the same: serving what is intact is better than serving nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use flotilla_runtime::{Instant, Runtime, Task};
@@ -12,7 +12,7 @@ use flotilla_runtime::{Instant, Runtime, Task};
 use crate::log_view::LogView;
 use crate::raft::LogRaft;
 use crate::status_watch::StatusWatch;
-use crate::vitals::{Vitals, ask_vitals};
+use crate::vitals::{Fitness, Vitals, ask_vitals};
 use crate::{Role, Transport};
 
 /// While this replica is unfit it looks so often.
@@ -39,6 +39,10 @@ struct Inner {
     transport: Arc<dyn Transport>,
     runtime: Runtime,
     may_campaign: AtomicBool,
+    /// The owner does not want it to campaign by itself now.
+    is_held_back: AtomicBool,
+    hand_overs_done: AtomicU64,
+    hand_overs_failed: AtomicU64,
 }
 
 impl LeadGuard {
@@ -59,6 +63,9 @@ impl LeadGuard {
             transport,
             runtime: runtime.clone(),
             may_campaign: AtomicBool::new(true),
+            is_held_back: AtomicBool::new(false),
+            hand_overs_done: AtomicU64::new(0),
+            hand_overs_failed: AtomicU64::new(0),
         });
         inner.let_campaign(inner.is_fit() || inner.status.now().members.len() <= 1);
         let working = inner.clone();
@@ -66,8 +73,26 @@ impl LeadGuard {
         LeadGuard { inner, _task: task }
     }
 
-    /// Whether this replica may campaign, or take over leadership.
+    /// Whether this replica may campaign by itself.
     pub(crate) fn may_campaign(&self) -> bool {
+        self.may_take_over() && !self.inner.is_held_back.load(Ordering::Acquire)
+    }
+
+    /// Lets the replica campaign by itself, or not. One that may not still votes, follows, and takes over when leadership
+    /// is handed to it.
+    pub(crate) fn hold_back(&self, is_held_back: bool) {
+        self.inner.is_held_back.store(is_held_back, Ordering::Release);
+        self.inner.tell_core();
+    }
+
+    /// How often it has given the lead away by itself, and how often nobody took it in time.
+    pub(crate) fn hand_overs(&self) -> (u64, u64) {
+        let inner = &*self.inner;
+        (inner.hand_overs_done.load(Ordering::Relaxed), inner.hand_overs_failed.load(Ordering::Relaxed))
+    }
+
+    /// Whether this replica may take over leadership that is handed to it.
+    pub(crate) fn may_take_over(&self) -> bool {
         // What was found a moment ago counts at once, though the task may not have looked yet.
         self.inner.is_fit() || (self.inner.may_campaign.load(Ordering::Acquire) && self.inner.is_late())
     }
@@ -91,7 +116,12 @@ impl Inner {
 
     fn let_campaign(&self, may: bool) {
         self.may_campaign.store(may, Ordering::Release);
-        self.raft.runtime_config().elect(may);
+        self.tell_core();
+    }
+
+    fn tell_core(&self) {
+        let is_held_back = self.is_held_back.load(Ordering::Acquire);
+        self.raft.runtime_config().elect(self.may_campaign.load(Ordering::Acquire) && !is_held_back);
     }
 
     async fn run(&self) {
@@ -134,15 +164,14 @@ impl Inner {
 
     /// Gives the lead to the fittest follower; false if there is none.
     async fn hand_over(&self) -> bool {
-        for target in self.status.followers_by_log() {
-            let is_fit = match ask_vitals(&self.runtime, &*self.transport, target).await {
-                Some(answer) => answer.is_fit,
-                // It does not answer, or does not know the question.
-                None => false,
-            };
-            if !is_fit {
-                continue;
+        let mut fitnesses = Vec::new();
+        for (place, target) in self.status.followers_by_log().into_iter().enumerate() {
+            // One that does not answer, or does not know the question, is passed over.
+            if let Some(answer) = ask_vitals(&self.runtime, &*self.transport, target).await {
+                fitnesses.push((answer.fitness, place, target));
             }
+        }
+        if let Some((_, _, target)) = fitnesses.into_iter().filter(|(fitness, ..)| *fitness != Fitness::Unfit).min() {
             tracing::warn!(%target, "lead guard: handing over, this replica is not fit to lead");
             if self.raft.trigger().transfer_leader(target.0).await.is_err() {
                 return true;
@@ -151,6 +180,9 @@ impl Inner {
             while self.status.now().role == Role::Leader && self.runtime.now() < until {
                 self.runtime.sleep(LOOK_PAUSE / 4).await;
             }
+            let is_done = self.status.now().role != Role::Leader;
+            let count = if is_done { &self.hand_overs_done } else { &self.hand_overs_failed };
+            count.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         self.runtime.sleep(LOOK_PAUSE * 10).await;
