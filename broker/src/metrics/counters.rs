@@ -360,15 +360,8 @@ mod tests {
         let counters = Counters::new(10);
         let (group, topic) = (GroupName::try_from("g").expect("a name"), TopicName::try_from("t").expect("a name"));
         let message = MessageRef { index: 1, ordinal: 0 };
-        let slot = Slot {
-            message,
-            entry: message.index,
-            position: 0,
-            length: 7,
-            tag_hash: 0,
-            stored_at_ms: 1,
-            is_reference: false,
-        };
+        let slot =
+            Slot { message, entry: 1, position: 0, length: 7, tag_hash: 0, stored_at_ms: 1, is_reference: false };
         let grant = |attempt, dead_lettered| Granted { offset: QueueOffset(0), slot, attempt, seq: 1, dead_lettered };
         counters.delivered(&group, &topic, &[grant(1, false), grant(2, false), grant(3, false), grant(3, true)]);
         let row = counters.subscriptions.row(&(group, topic));

@@ -20,6 +20,7 @@ pub fn write(replica: &Replica, out: &mut Exposition) {
     let (seen, stats) = (replica.log.status(), replica.log.stats());
     write_place(replica, &seen, out);
     write_marks(replica, &seen, &stats, out);
+    write_retention(replica, out);
     write_peers(replica, &seen, &stats, out);
     write_disk(replica, &seen, &stats, out);
     write_calls(replica, out);
@@ -61,6 +62,19 @@ fn write_hand_overs(cause: &str, done: u64, failed: u64, out: &mut Exposition) {
         let help = "Hand-overs of leadership by this replica, by cause and result.";
         out.counter("flotilla_raft_hand_overs_total", help, &[("cause", cause), ("result", result)], count);
     }
+}
+
+fn write_retention(replica: &Replica, out: &mut Exposition) {
+    let retention = replica.store.retention();
+    let help = "First entry that the group keeps: what is older may be purged on every replica.";
+    out.gauge_whole("flotilla_retention_kept_from_index", help, &[], retention.trimmed_below);
+    let help = "Messages that went before a group had consumed them, counted once for each group.";
+    out.counter("flotilla_retention_expired_total", help, &[], retention.expired);
+    let help = "Messages that wait outside of queues, or stand in a slot that refers to an earlier entry.";
+    out.gauge_whole("flotilla_retention_references", help, &[], retention.references as u64);
+    let help = "Longest time since the start that entries waited for a checkpoint.";
+    let pause = replica.log.checkpoint_pause_max();
+    out.gauge("flotilla_checkpoint_pause_max_seconds", help, &[], pause.as_secs_f64());
 }
 
 fn write_marks(replica: &Replica, seen: &LogStatus, stats: &LogStats, out: &mut Exposition) {

@@ -6,14 +6,14 @@
 //! ```text
 //! FLOTILLA_RESTART_BYTES=20000000000 FLOTILLA_RESTART_QUEUES=20000 FLOTILLA_RESTART_SEGMENT_BYTES=1073741824 \
 //! FLOTILLA_RESTART_DIR=/some/empty/folder FLOTILLA_RESTART_COLD=1 \
-//!     cargo test --profile ci -p flotilla-broker --test restart_cost -- --nocapture
+//!     cargo test --profile ci -p flotilla-store --test restart_cost -- --nocapture
 //! ```
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_message::{
@@ -152,7 +152,8 @@ async fn victim() {
     let body = Bytes::from(vec![7_u8; BODY_BYTES]);
     let queues = u64::from(topic_count() * QUEUES_PER_TOPIC);
     let (mut sent, mut payload_bytes, mut has_told) = (0_u64, 0_u64, false);
-    let began = Instant::now();
+    let runtime = Runtime::tokio();
+    let began = runtime.now();
     loop {
         let entries = (0..ENTRIES_AT_ONCE).map(|entry| {
             let first = sent + entry * MESSAGES_PER_ENTRY;
@@ -173,7 +174,11 @@ async fn victim() {
         sent += ENTRIES_AT_ONCE * MESSAGES_PER_ENTRY;
         if payload_bytes >= log_bytes() && !has_told {
             has_told = true;
-            let text = format!("{sent} {} {}", began.elapsed().as_millis(), log.checkpoint_pause_max().as_micros());
+            let text = format!(
+                "{sent} {} {}",
+                runtime.now().saturating_since(began).as_millis(),
+                log.checkpoint_pause_max().as_micros()
+            );
             std::fs::write(dir.join("acked.tmp"), text).expect("a small file");
             std::fs::rename(dir.join("acked.tmp"), dir.join("acked")).expect("another name for it");
         }
@@ -196,6 +201,7 @@ fn evict(dir: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_replica_with_many_queues_is_back_within_its_limit() {
+    let runtime = Runtime::tokio();
     let temporary = tempfile::tempdir().expect("a folder");
     let dir = std::env::var_os("FLOTILLA_RESTART_DIR").map_or(temporary.path().to_owned(), PathBuf::from);
     let mut child = Process::new(std::env::current_exe().expect("this program"))
@@ -209,10 +215,10 @@ async fn a_killed_replica_with_many_queues_is_back_within_its_limit() {
             break text;
         }
         assert!(child.try_wait().expect("a child").is_none(), "the victim ended by itself");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        runtime.sleep(Duration::from_millis(20)).await;
     };
     // Somewhere in the middle of what it does next.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    runtime.sleep(Duration::from_millis(300)).await;
     child.kill().expect("it is killed");
     child.wait().expect("it is gone");
     let numbers: Vec<u64> = acked.split(' ').map(|text| text.parse().expect("a number")).collect();
@@ -221,9 +227,9 @@ async fn a_killed_replica_with_many_queues_is_back_within_its_limit() {
         evict(&dir);
     }
 
-    let began = Instant::now();
+    let began = runtime.now();
     let (log, reader) = open(&dir).await;
-    let took = began.elapsed();
+    let took = runtime.now().saturating_since(began);
     let extent = log.extent();
     let file_bytes: u64 = extent.segments.iter().map(|segment| segment.bytes).sum();
     println!(
