@@ -201,12 +201,13 @@ fn a_checkpoint_of_the_version_before_is_read_and_of_a_later_one_is_not() {
     node.send("t", 0, &["a", "b"]);
     let checkpoint = node.machine.checkpoint();
     let of_version = |version: u16| {
-        // Version 2 ends where the settings begin, version 1 where what stands outside of queues does: nothing
-        // here, but the hash of no endings.
+        // Version 3 ends where the levels begin, version 2 where the settings do, version 1 where what stands outside of
+        // queues does: nothing here, but the hash of no endings.
         let mut bytes = checkpoint.clone();
         let missing = match version {
-            1 => EMPTY_SETTINGS_BYTES + EMPTY_PART_BYTES,
-            2 => EMPTY_SETTINGS_BYTES,
+            1 => EMPTY_LEVELS_BYTES + EMPTY_SETTINGS_BYTES + EMPTY_PART_BYTES,
+            2 => EMPTY_LEVELS_BYTES + EMPTY_SETTINGS_BYTES,
+            3 => EMPTY_LEVELS_BYTES,
             _ => 0,
         };
         bytes.truncate(checkpoint.len() - missing);
@@ -219,10 +220,10 @@ fn a_checkpoint_of_the_version_before_is_read_and_of_a_later_one_is_not() {
         let restored = again.machine.restore(&bytes, LogIndex(node.index)).map_err(|error| error.to_string());
         restored.map(|()| again.reader.digest())
     };
-    for version in [1, 2, 3] {
+    for version in [1, 2, 3, 4] {
         assert_eq!(of_version(version), Ok(node.reader.digest()), "version {version}");
     }
-    assert!(of_version(4).is_err_and(|reason| reason.contains("version is 4")));
+    assert!(of_version(5).is_err_and(|reason| reason.contains("version is 5")));
 }
 
 /// Three empty lists, and a number of 128 bits behind a mark.
@@ -230,3 +231,6 @@ const EMPTY_PART_BYTES: usize = 3 + 17;
 
 /// Three empty lists.
 const EMPTY_SETTINGS_BYTES: usize = 3;
+
+/// An empty list.
+const EMPTY_LEVELS_BYTES: usize = 1;

@@ -27,6 +27,15 @@ impl Wake for TaskWaker {
     }
 }
 
+/// Whether a future that is blocked on was woken.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl StepRuntime {
     pub(crate) fn handle(&self) -> Runtime {
         Runtime::from_driver(Arc::new(self.clone()))
@@ -47,11 +56,14 @@ impl StepRuntime {
     /// Runs `future`, and other tasks only as far as it waits for them.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(woken.clone());
         loop {
-            if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return value;
             }
-            assert!(!self.inner.ready.lock().unwrap().is_empty(), "everything waits for ever");
+            let is_woken = woken.0.swap(false, Ordering::Relaxed);
+            assert!(is_woken || !self.inner.ready.lock().unwrap().is_empty(), "everything waits for ever");
             self.run();
         }
     }
