@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flotilla_metrics::{Endpoint, LateSource, Source};
 use flotilla_proto::client::TonicConnector;
 use flotilla_proto::server::{self, Services};
-use flotilla_raft_log::OsDisk;
+use flotilla_raft_log::{Disk, OsDisk};
 use flotilla_runtime::{Either, Runtime, Task, select};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -24,6 +25,7 @@ pub struct Broker {
     peer_address: SocketAddr,
     clients: Serving,
     peers: Serving,
+    metrics: Option<Endpoint>,
     failure: Arc<Failure>,
 }
 
@@ -50,8 +52,19 @@ impl Broker {
     /// As [`Broker::start`], on listeners that are bound already; the settings' listen addresses only say what is told
     /// to clients where nothing else does.
     pub async fn start_on(
+        config: BrokerConfig,
+        runtime: Runtime,
+        client_listener: TcpListener,
+        peer_listener: TcpListener,
+    ) -> Result<Broker, StartError> {
+        Broker::start_over(config, runtime, Arc::new(OsDisk), client_listener, peer_listener).await
+    }
+
+    /// As [`Broker::start_on`], over a disk of the caller's.
+    pub async fn start_over(
         mut config: BrokerConfig,
         runtime: Runtime,
+        disk: Arc<dyn Disk>,
         client_listener: TcpListener,
         peer_listener: TcpListener,
     ) -> Result<Broker, StartError> {
@@ -60,16 +73,23 @@ impl Broker {
         // What the system chose for port 0.
         config.client_listen.set_port(client_address.port());
         config.peer_listen.set_port(peer_address.port());
+        // From here on the probes are answered: a recovery may take its time.
+        let late = Arc::new(LateSource::new(format!("replica {} of {}", config.node, config.group)));
+        let metrics = match config.metrics_listen {
+            Some(address) => Some(Endpoint::start(address, vec![late.clone()], &runtime).await?),
+            None => None,
+        };
         let connector = Arc::new(TonicConnector::new(runtime.clone()));
         let transport = Arc::new(PeerTransport::new(&config, &*connector));
-        let node = Node::start(config, runtime.clone(), Arc::new(OsDisk), transport, connector).await?;
+        let node = Node::start(config, runtime.clone(), disk, transport, connector).await?;
         let failure = Arc::new(Failure::default());
         let for_clients = Services::new(runtime.clone()).with_messaging(node.messaging()).with_admin(node.admin());
         let clients = serve(&runtime, client_listener, for_clients, "clients", failure.clone());
         let for_peers = Services::new(runtime.clone()).with_peer(node.peer());
         let peers = serve(&runtime, peer_listener, for_peers, "peers", failure.clone());
+        late.arrived(node.metrics());
         tracing::info!(%client_address, %peer_address, "serving");
-        Ok(Broker { node, client_address, peer_address, clients, peers, failure })
+        Ok(Broker { node, client_address, peer_address, clients, peers, metrics, failure })
     }
 
     /// The replica itself.
@@ -85,6 +105,16 @@ impl Broker {
     /// Where peers are really served.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer_address
+    }
+
+    /// Where monitoring is served, if the settings say that it is.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(Endpoint::address)
+    }
+
+    /// What monitoring asks, for a process that serves several replicas on one port.
+    pub fn metrics(&self) -> Arc<dyn Source> {
+        self.node.metrics()
     }
 
     /// Resolves, with the reason, when the process has to exit at once.

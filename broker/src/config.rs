@@ -128,6 +128,29 @@ pub struct BrokerConfig {
     pub clients_max: u64,
     /// A client that was silent for so long is forgotten, ms. Default 120,000; at least 60,000 (some beat every 30 s).
     pub client_expiry_ms: u64,
+    /// A sync of the log that takes longer counts as slow, ms. Default 500; 10 to 60,000.
+    pub slow_sync_ms: u64,
+    /// A replica whose disk spends half of so much time in slow syncs, or most of whose syncs in it are slow, is not fit to
+    /// lead, ms. Default 5,000; 1,000 to 600,000.
+    pub slow_sync_window_ms: u64,
+    /// A replica that applies entries later than this is not fit to lead, ms. Default 10,000; at least 1,000.
+    pub apply_lag_ms_max: u64,
+    /// Whether a leader that is not fit, or whose disk is full, hands over to a follower that is, and an unfit follower
+    /// leaves elections to the others. Default true.
+    pub hand_over_when_unfit: bool,
+    /// So long without a symptom makes an unfit replica fit again, ms; doubled by each relapse, up to 16 times. Default
+    /// 30,000; at least 1,000.
+    pub fit_again_ms: u64,
+    /// There is an alarm when so much of the file system, or of the quota, is used, percent. Default: 85; 1 to 100.
+    pub disk_alarm_percent: u64,
+    /// Where monitoring is served: `/metrics`, `/live`, `/ready` over HTTP, without TLS and without a password, so keep it
+    /// off public networks. Default: none, nothing is served; the usual port is 5557.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Topics, and pairs of consumer group and topic, that metrics tell one by one; the others are added up as `other`.
+    /// Default 1,000; 1 to 100,000.
+    pub metrics_labels_max: u64,
+    /// Committed entries that a replica may have to apply and still be ready. Default 100,000; at least 1.
+    pub ready_lag_entries_max: u64,
     /// How often the row at each namesrv is renewed, ms. Default 30,000; 100 to 60,000.
     pub namesrv_heartbeat_ms: u64,
 }
@@ -214,6 +237,15 @@ impl Default for BrokerConfig {
             proposals_in_flight_max: 3,
             clients_max: 100_000,
             client_expiry_ms: 120_000,
+            slow_sync_ms: 500,
+            slow_sync_window_ms: 5_000,
+            apply_lag_ms_max: 10_000,
+            hand_over_when_unfit: true,
+            fit_again_ms: 30_000,
+            disk_alarm_percent: 85,
+            metrics_listen: None,
+            metrics_labels_max: 1_000,
+            ready_lag_entries_max: 100_000,
             namesrv_heartbeat_ms: 30_000,
         }
     }
@@ -339,7 +371,7 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 18] = [
+        let ranges: [(&str, u64, u64, u64); 25] = [
             ("tail_cache_bytes", self.tail_cache_bytes, 1 << 20, u64::MAX),
             ("body_bytes_max", self.body_bytes_max, 1, limits::BODY_BYTES_MAX as u64),
             ("auto_create_queues", self.auto_create_queues.into(), 1, u64::from(limits::QUEUES_PER_TOPIC_MAX)),
@@ -357,6 +389,13 @@ impl BrokerConfig {
             ("proposals_in_flight_max", self.proposals_in_flight_max, 1, 64),
             ("clients_max", self.clients_max, 1, u64::MAX),
             ("client_expiry_ms", self.client_expiry_ms, 60_000, u64::MAX),
+            ("slow_sync_ms", self.slow_sync_ms, 10, 60_000),
+            ("slow_sync_window_ms", self.slow_sync_window_ms, 1_000, 600_000),
+            ("apply_lag_ms_max", self.apply_lag_ms_max, 1_000, u64::MAX),
+            ("fit_again_ms", self.fit_again_ms, 1_000, u64::MAX),
+            ("disk_alarm_percent", self.disk_alarm_percent, 1, 100),
+            ("metrics_labels_max", self.metrics_labels_max, 1, 100_000),
+            ("ready_lag_entries_max", self.ready_lag_entries_max, 1, u64::MAX),
             ("namesrv_heartbeat_ms", self.namesrv_heartbeat_ms, 100, 60_000),
         ];
         for (key, value, min, max) in ranges {
@@ -430,6 +469,7 @@ impl BrokerConfig {
         log.data_bytes_max = self.data_bytes_max;
         log.disk_free_bytes_min = self.disk_free_bytes_min;
         log.elect_on_peer_gone = self.elect_on_peer_gone;
+        log.slow_sync_ms = self.slow_sync_ms;
         log.scrub_bytes_per_s = self.scrub_bytes_per_s;
         log.scrub_interval_ms = self.scrub_interval_ms;
         log.flush = match self.raft_durability {

@@ -8,7 +8,8 @@
 //! - nothing of a message is kept outside log and store: a replica that dies loses no acknowledged one.
 //!
 //! The parts: `edge` speaks the clients' language (names, routes, settings), `produce` stores, `consume` hands out,
-//! `lead` finds the leader and the way into the log, `duty` is what a leader does unasked, `peer` connects the replicas, `admin` serves operators. A process
+//! `lead` finds the leader and the way into the log, `duty` is what a leader does unasked, `peer` connects the replicas, `admin` serves operators,
+//! `metrics` is what monitoring is told. A process
 //! runs a [`Broker`]; a simulation runs [`Node`]s.
 
 mod admin;
@@ -19,6 +20,7 @@ mod duty;
 mod edge;
 mod failure;
 mod lead;
+mod metrics;
 mod node;
 mod peer;
 mod produce;
@@ -31,6 +33,7 @@ pub use config::{BrokerConfig, ConfigError, ConfigErrors, RaftDurability, Replic
 pub use consume::receipt_handle::{HandleError, ReceiptHandle};
 pub use edge::clients::{Client, Clients, StreamId};
 pub use lead::proposer::Log;
+pub use metrics::ReplicaSource;
 pub use node::Node;
 pub use peer::transport::PeerTransport;
 pub use start_error::StartError;

@@ -1,9 +1,10 @@
 //! A whole replica except its sockets: wires the parts together, owns their tasks, and takes them down again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flotilla_message::{GroupName, QueueId, TopicName};
+use flotilla_metrics::Source;
 use flotilla_proto::client::Connector;
 use flotilla_proto::{Admin, Messaging, Peer};
 use flotilla_raft_log::{Disk, NodeId, ReplicatedLog, Transport};
@@ -15,15 +16,19 @@ use crate::admin::service::AdminService;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
 use crate::consume::renewal::{Renewals, renew_deliveries};
+use crate::duty::alarms::Alarms;
 use crate::duty::{self, DutyNews};
 use crate::edge::clients::Clients;
 use crate::edge::front::Front;
 use crate::edge::route::RoutePlan;
 use crate::failure::Failure;
 use crate::lead::budget::Budget;
+use crate::lead::fitness::Fitness;
 use crate::lead::forwarder::Forwarder;
+use crate::lead::hand_over::hand_over;
 use crate::lead::leadership::{Leadership, Place};
 use crate::lead::proposer::{Log, Proposer, TermClock};
+use crate::metrics::{Counters, HandOverCause, ReplicaSource};
 use crate::peer::service::PeerService;
 use crate::peer::transport::peers_of;
 use crate::produce::send::QueuePicker;
@@ -140,6 +145,11 @@ impl Node {
         Arc::new(PeerService::new(self.replica.clone()))
     }
 
+    /// What monitoring asks.
+    pub fn metrics(&self) -> Arc<dyn Source> {
+        Arc::new(ReplicaSource::new(&self.replica))
+    }
+
     /// The replicated log.
     pub fn log(&self) -> &Log {
         &self.replica.log
@@ -195,10 +205,8 @@ impl Node {
         if replica.leadership.local_term().is_none() || replica.voters.len() < 2 {
             return;
         }
-        match replica.log.transfer_leader(None, timeout.min(HAND_OVER_MAX)).await {
-            Ok(leader) => tracing::info!(leader = leader.0, "leadership handed over"),
-            Err(error) => tracing::warn!(%error, "leadership not handed over, the others will elect"),
-        }
+        // Told and counted there; if it fails the others will elect.
+        let _ = hand_over(replica, None, timeout.min(HAND_OVER_MAX), HandOverCause::Stop).await;
     }
 
     /// Takes the row away from the namesrvs and stops.
@@ -238,6 +246,7 @@ fn assemble(
     failure: Arc<Failure>,
     connector: &dyn Connector,
 ) -> (Arc<Replica>, Task<()>) {
+    let counters = Arc::new(Counters::new(config.metrics_labels_max));
     let suspected = log.clone();
     let suspect = Box::new(move |node| suspected.suspect(node));
     let (proposer, batcher) = Proposer::new(
@@ -246,6 +255,7 @@ fn assemble(
         clock.clone(),
         config.queued_commands_max,
         config.proposals_in_flight_max,
+        counters.clone(),
     );
     let task = failure.guard(&runtime, "proposer", batcher);
     let replica = Replica {
@@ -264,6 +274,10 @@ fn assemble(
         clock,
         proposer,
         lanes,
+        counters,
+        alarms: Alarms::default(),
+        fitness: Fitness::default(),
+        lag: Mutex::default(),
         renewals: Renewals::default(),
         failure,
         config,
@@ -298,6 +312,7 @@ async fn watch_leadership(replica: &Replica) {
         let seen = replica.log.status();
         if replica.leadership.update(&seen) {
             let leader = seen.leader.map_or(0, |leader| leader.0);
+            replica.counters.leader_changed(seen.can_write);
             tracing::info!(role = ?seen.role, term = seen.term.0, leader, can_write = seen.can_write, "leadership changed");
         }
         replica.log.status_changed(&seen).await;

@@ -108,7 +108,7 @@ pub async fn keep_row(replica: Arc<Replica>, row: Arc<OwnRow>, catalog: Arc<Noti
 pub async fn register(replica: Arc<Replica>, row: Arc<OwnRow>, address: String, namesrv: Arc<dyn NamesrvCalls>) {
     let mut was_reachable = true;
     loop {
-        match one_stream(&replica, &row, &*namesrv).await {
+        match one_stream(&replica, &row, &address, &*namesrv).await {
             Ok(()) => was_reachable = true,
             Err(reason) => {
                 if was_reachable {
@@ -122,7 +122,7 @@ pub async fn register(replica: Arc<Replica>, row: Arc<OwnRow>, address: String, 
 }
 
 /// One stream from its opening to its end; an error if it never answered.
-async fn one_stream(replica: &Replica, row: &OwnRow, namesrv: &dyn NamesrvCalls) -> Result<(), String> {
+async fn one_stream(replica: &Replica, row: &OwnRow, address: &str, namesrv: &dyn NamesrvCalls) -> Result<(), String> {
     let (rows, outgoing) = mpsc::channel(ROWS_MAX);
     // The first row waits in the channel before the stream is opened: some servers answer nothing before it.
     let _ = rows.try_send(row.get());
@@ -140,6 +140,7 @@ async fn one_stream(replica: &Replica, row: &OwnRow, namesrv: &dyn NamesrvCalls)
                     tracing::info!(group = replica.config.group, node = replica.config.node, "registered at namesrv");
                 }
                 is_registered = true;
+                replica.counters.registered_at(address, replica.runtime.now());
                 next_beat = Duration::from_millis(replica.config.namesrv_heartbeat_ms);
                 continue;
             }

@@ -1,23 +1,27 @@
 //! What the parts of one replica share: settings, log, store, and the state around them.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use flotilla_message::{GroupName, MessageType, Permission, TopicName};
-use flotilla_raft_log::{NodeId, Term};
+use flotilla_raft_log::{LogIndex, NodeId, Term};
 use flotilla_runtime::Runtime;
-use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo, TopicLevel};
+use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicAck, TopicInfo};
 
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
 use crate::consume::renewal::Renewals;
+use crate::duty::alarms::Alarms;
 use crate::edge::clients::Clients;
 use crate::edge::route::RoutePlan;
 use crate::failure::Failure;
 use crate::lead::budget::Budget;
+use crate::lead::fitness::Fitness;
 use crate::lead::forwarder::Forwarder;
 use crate::lead::leadership::Leadership;
 use crate::lead::proposer::{Log, Proposer, SubmitError, TermClock};
+use crate::metrics::{Counters, LagTrack};
 use crate::produce::send::QueuePicker;
 
 /// The shared parts of one replica.
@@ -52,6 +56,14 @@ pub struct Replica {
     pub clients: Clients,
     /// Polls at work and waiting.
     pub lanes: Arc<Lanes>,
+    /// What monitoring is told of its work.
+    pub counters: Arc<Counters>,
+    /// What an operator has to know.
+    pub alarms: Alarms,
+    /// Whether it is fit to lead.
+    pub fitness: Fitness,
+    /// Where the log ended at which time.
+    pub lag: Mutex<LagTrack>,
     /// Deliveries that are prolonged while their consumers live.
     pub renewals: Renewals,
     /// Why the process must exit, once it must.
@@ -61,6 +73,17 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// For how long this replica's log has held more than `index`, as far as it was looked at.
+    pub fn seconds_behind(&self, index: Option<LogIndex>) -> Duration {
+        let lag = self.lag.lock().expect("lag lock is never poisoned: no code panics while holding it");
+        lag.behind(index, self.runtime.now())
+    }
+
+    /// Names that monitoring is told of one by one.
+    pub fn labels_max(&self) -> usize {
+        usize::try_from(self.config.metrics_labels_max).unwrap_or(usize::MAX)
+    }
+
     /// A topic that clients may ask for: one that exists, or the dead letters of a group that exists, which are made
     /// with the first of them.
     pub fn readable_topic(&self, name: &TopicName) -> Option<TopicInfo> {
@@ -76,7 +99,7 @@ impl Replica {
             queue_count: 1,
             writable_queues: 1,
             permission: Permission::ReadWrite,
-            level: TopicLevel::default(),
+            level: TopicAck::default(),
         })
     }
 

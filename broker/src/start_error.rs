@@ -22,6 +22,9 @@ pub enum StartError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The metrics port cannot be listened on.
+    #[error(transparent)]
+    Metrics(#[from] flotilla_metrics::EndpointError),
     /// The log did not open.
     #[error(transparent)]
     Log(#[from] OpenError),

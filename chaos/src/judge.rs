@@ -12,6 +12,7 @@ use crate::drain::DRAIN_PROCESS;
 use crate::levels::takes_what_was_written;
 use crate::report::{Conclusion, Report};
 use crate::run_record::RunRecord;
+use crate::scenario::Seen;
 
 /// Judges a run. Fails only if the history contradicts itself.
 ///
@@ -75,7 +76,9 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let after_heal_ms = outages.iter().filter_map(|outage| outage.after_heal_ms).max().unwrap_or_default();
     let notes = record.faults.iter().flat_map(|fault| &fault.notes);
     let ends = notes.filter(|note| note.contains("ended by itself")).count() as u64;
-    incidents.extend(record.settings.limits.passed(gap_ms, after_heal_ms, under_load, ends));
+    let lead_moves_ms = lead_moves_ms(events, record);
+    let seen = Seen { gap_ms, after_heal_ms, elections: under_load, ends, lead_moves_ms };
+    incidents.extend(record.settings.limits.passed(&seen));
     let void = void_reasons(&acked_ns, record);
     let conclusion = match (findings.is_empty() && incidents.is_empty(), void.is_empty()) {
         (false, _) => Conclusion::Broken,
@@ -121,6 +124,22 @@ fn elections_by(events: &[Event], end_ns: u64) -> u64 {
     });
     let (min, max) = terms.fold((u64::MAX, 0), |(min, max), term| (min.min(term), max.max(term)));
     max.saturating_sub(min)
+}
+
+/// The longest time from a fault until a replica led that it had not struck; until the load's end if none did.
+fn lead_moves_ms(events: &[Event], record: &RunRecord) -> u64 {
+    let done = record.faults.iter().filter(|fault| fault.problem.is_none());
+    let took_ms = done.map(|fault| {
+        let moved = events.iter().find_map(|event| match &event.operation {
+            Operation::Leader(seen) => {
+                let is_other = event.time_ns > fault.started_ns && !fault.targets.contains(&seen.leader);
+                is_other.then_some(event.time_ns)
+            }
+            _ => None,
+        });
+        moved.unwrap_or(record.load_ended_ns).saturating_sub(fault.started_ns) / 1_000_000
+    });
+    took_ms.max().unwrap_or_default()
 }
 
 /// Fewer acknowledged messages than one in so many prove nothing.
@@ -318,6 +337,24 @@ mod tests {
         let mut recorder = good();
         recorder.record(3_000, "observer", EventKind::Ok, Operation::Leader(Leadership { term: 1, leader: 2 }));
         assert_eq!(properties(&recorder), [Property::OneLeaderPerTerm]);
+    }
+
+    #[test]
+    fn the_time_until_another_replica_leads_is_held_against_its_limit() {
+        let mut record = record();
+        record.faults[0].started_ns = 1_000_000;
+        record.load_ended_ns = 90_000_000;
+        let led = |recorder: &mut Recorder, at_ns, term, leader| {
+            recorder.record(at_ns, "observer", EventKind::Ok, Operation::Leader(Leadership { term, leader }));
+        };
+        let mut recorder = Recorder::default();
+        led(&mut recorder, 500_000, 1, 2);
+        led(&mut recorder, 2_000_000, 2, 1);
+        assert_eq!(lead_moves_ms(recorder.events(), &record), 89, "replica 1 was struck, nobody else led since");
+        led(&mut recorder, 41_000_000, 3, 3);
+        assert_eq!(lead_moves_ms(recorder.events(), &record), 40);
+        record.settings.limits.lead_moves_ms_max = Some(39);
+        assert_eq!(record.settings.limits.passed(&Seen { lead_moves_ms: 40, ..Seen::default() }).len(), 1);
     }
 
     #[test]

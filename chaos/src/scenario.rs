@@ -20,21 +20,36 @@ pub struct Limits {
     /// Replicas that ended by themselves, though a fault of their disks excuses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_max: Option<u64>,
+    /// From the beginning of a fault until a replica leads that it did not strike, milliseconds; for each fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead_moves_ms_max: Option<u64>,
+}
+
+/// What limits are held against: the worst that was seen of each.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen {
+    pub(crate) gap_ms: u64,
+    pub(crate) after_heal_ms: u64,
+    pub(crate) elections: u64,
+    pub(crate) ends: u64,
+    pub(crate) lead_moves_ms: u64,
 }
 
 impl Limits {
     /// Which of them were passed, a sentence each.
-    pub(crate) fn passed(&self, gap_ms: u64, after_heal_ms: u64, elections: u64, ends: u64) -> Vec<String> {
+    pub(crate) fn passed(&self, seen: &Seen) -> Vec<String> {
         let mut passed = Vec::new();
         let mut hold = |limit: Option<u64>, value: u64, what: &str| {
             if let Some(limit) = limit.filter(|limit| value > *limit) {
                 passed.push(format!("{what}: {value}, at most {limit} may be"));
             }
         };
-        hold(self.gap_ms_max, gap_ms, "milliseconds without an acknowledgement");
-        hold(self.after_heal_ms_max, after_heal_ms, "milliseconds from a healing to the next acknowledgement");
-        hold(self.elections_max, elections, "elections");
-        hold(self.ends_max, ends, "replicas that ended by themselves");
+        hold(self.gap_ms_max, seen.gap_ms, "milliseconds without an acknowledgement");
+        hold(self.after_heal_ms_max, seen.after_heal_ms, "milliseconds from a healing to the next acknowledgement");
+        hold(self.elections_max, seen.elections, "elections");
+        hold(self.ends_max, seen.ends, "replicas that ended by themselves");
+        let moves = "milliseconds until a replica led that the fault had not struck";
+        hold(self.lead_moves_ms_max, seen.lead_moves_ms, moves);
         passed
     }
 }
@@ -71,6 +86,7 @@ const FILES: &[&str] = &[
     include_str!("../scenarios/a05d-read-only-leader.json"),
     include_str!("../scenarios/a05e-bad-disk-on-follower.json"),
     include_str!("../scenarios/a05f-dead-or-hung-leader-disk.json"),
+    include_str!("../scenarios/a05g-sync-takes-800ms-on-leader.json"),
     include_str!("../scenarios/a06-wiped-follower.json"),
     include_str!("../scenarios/a07-away-for-long.json"),
     include_str!("../scenarios/b01-one-failed-sync-then-power-loss.json"),
@@ -129,9 +145,16 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_passed_is_named() {
-        let limits =
-            Limits { gap_ms_max: Some(100), after_heal_ms_max: None, elections_max: Some(1), ends_max: Some(0) };
-        assert_eq!(limits.passed(100, 9_999, 1, 0), [""; 0]);
-        assert_eq!(limits.passed(101, 0, 2, 1).len(), 3);
+        let limits = Limits {
+            gap_ms_max: Some(100),
+            elections_max: Some(1),
+            ends_max: Some(0),
+            lead_moves_ms_max: Some(50),
+            ..Limits::default()
+        };
+        let kept = Seen { gap_ms: 100, after_heal_ms: 9_999, elections: 1, ends: 0, lead_moves_ms: 50 };
+        assert_eq!(limits.passed(&kept), [""; 0]);
+        let broken = Seen { gap_ms: 101, after_heal_ms: 0, elections: 2, ends: 1, lead_moves_ms: 51 };
+        assert_eq!(limits.passed(&broken).len(), 4);
     }
 }

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 #[command(name = "flotilla", version, propagate_version = true, after_help = EXAMPLES)]
 pub struct CommandLine {
     /// What to log on stderr: error, warn, info, debug, trace, or directives such as
-    /// `flotilla_broker=debug,info` [default: info,openraft=warn for broker and namesrv, warn for the rest]
+    /// `flotilla_broker=debug,info` [default: info for broker and namesrv, with less of openraft; warn for the rest]
     #[arg(long, global = true, env = "FLOTILLA_LOG", value_name = "FILTER", help_heading = LOGGING)]
     pub log_level: Option<String>,
     /// Log one JSON object a line
@@ -45,11 +45,16 @@ pub enum Command {
     Log(log::LogArguments),
 }
 
+/// Of the consensus core what an operator can act on. That a peer cannot be reached we tell ourselves, once a minute; the
+/// core would say it with every heartbeat and every try.
+pub const SERVER_LOG_LEVEL: &str = "info,openraft=warn,openraft::core::heartbeat=error,openraft::replication=error,\
+                                    openraft::engine::handler::replication_handler=error";
+
 impl Command {
     /// Real servers tell what they do; the rest speaks up only when something is wrong.
     pub fn log_level_default(&self) -> &'static str {
         match self {
-            Command::Namesrv(_) | Command::Broker(_) => "info,openraft=warn",
+            Command::Namesrv(_) | Command::Broker(_) => SERVER_LOG_LEVEL,
             Command::Dev(_)
             | Command::Demo(_)
             | Command::Admin(_)

@@ -46,6 +46,8 @@ mod admin_test;
 #[cfg(test)]
 mod consumer_test;
 #[cfg(test)]
+mod cut_test;
+#[cfg(test)]
 mod producer_test;
 #[cfg(test)]
 mod route_test;

@@ -31,8 +31,12 @@ struct State {
     addresses: Vec<String>,
     /// Node ids of those addresses whose id is known.
     nodes: BTreeMap<u64, String>,
-    /// Term and address; the newest term wins.
-    leader: Option<(u64, String)>,
+    /// The newest life of the group that a route spoke of; terms of an older one mean nothing.
+    incarnation: String,
+    /// The newest term that was told. It outlives the leader that failed: an older one teaches nothing afterwards, either.
+    term: u64,
+    /// Who leads in it, as far as is known.
+    leader: Option<String>,
     preferred: Option<String>,
     suspected_until: BTreeMap<String, Instant>,
 }
@@ -62,7 +66,7 @@ impl Replicas {
         let mut state = self.state();
         state.suspected_until.retain(|address, _| addresses.contains(address));
         state.preferred = state.preferred.take().filter(|address| addresses.contains(address));
-        state.leader = state.leader.take().filter(|(_, address)| addresses.contains(address));
+        state.leader = state.leader.take().filter(|address| addresses.contains(address));
         state.nodes.retain(|_, address| addresses.contains(address));
         state.addresses = addresses;
     }
@@ -89,7 +93,7 @@ impl Replicas {
     /// The replica to ask next, of those not in `tried`.
     pub(crate) fn next(&self, tried: &[String], now: Instant) -> Option<String> {
         let state = self.state();
-        let leader = state.leader.as_ref().map(|(_, address)| address);
+        let leader = state.leader.as_ref();
         let rank = |address: &&String| {
             let suspected = state.suspected_until.get(*address).is_some_and(|until| now < *until);
             (suspected, leader != Some(*address), state.preferred.as_ref() != Some(*address))
@@ -110,7 +114,7 @@ impl Replicas {
     pub(crate) fn failed(&self, address: &str) {
         let mut state = self.state();
         state.preferred = state.preferred.take().filter(|known| known != address);
-        state.leader = state.leader.take().filter(|(_, known)| known != address);
+        state.leader = state.leader.take().filter(|known| known != address);
     }
 
     /// A replica let a call time out: it is asked last for a while.
@@ -121,13 +125,31 @@ impl Replicas {
 
     /// An answer named the leader of `term`. Older terms and unknown nodes teach nothing.
     pub(crate) fn learn_leader(&self, term: u64, node: u64) {
+        self.state().learn_leader(term, node);
+    }
+
+    /// A route named the leader of `term` in a life of the group. Older lives teach nothing; a newer one begins its terms
+    /// anew.
+    pub(crate) fn learn_routed_leader(&self, incarnation: &str, term: u64, node: u64) {
         let mut state = self.state();
-        let Some(address) = state.nodes.get(&node) else { return };
-        match &state.leader {
-            Some((known_term, _)) if term < *known_term => {}
-            Some((known_term, known)) if term == *known_term && known == address => {}
-            _ => state.leader = Some((term, address.clone())),
+        if incarnation < state.incarnation.as_str() {
+            return;
         }
+        if incarnation != state.incarnation {
+            incarnation.clone_into(&mut state.incarnation);
+            (state.term, state.leader) = (0, None);
+        }
+        state.learn_leader(term, node);
+    }
+}
+
+impl State {
+    fn learn_leader(&mut self, term: u64, node: u64) {
+        if term < self.term {
+            return;
+        }
+        let Some(address) = self.nodes.get(&node) else { return };
+        (self.term, self.leader) = (term, Some(address.clone()));
     }
 }
 
@@ -166,6 +188,23 @@ mod tests {
         replicas.timed_out("c:1", now);
         assert_eq!(order(&replicas, now), ["a:1", "b:1", "c:1"]);
         assert_eq!(order(&replicas, now + SUSPECT_FOR), ["a:1", "b:1", "c:1"]);
+    }
+
+    #[test]
+    fn a_leader_that_failed_is_not_followed_by_one_of_an_older_term() {
+        let (replicas, now) = (three(), Instant::from_nanos(1));
+        replicas.learn_routed_leader("1", 6, 2);
+        replicas.failed("b:1");
+        replicas.answered("c:1");
+        replicas.learn_routed_leader("1", 5, 1);
+        replicas.learn_leader(5, 1);
+        assert_eq!(order(&replicas, now), ["c:1", "a:1", "b:1"]);
+        replicas.learn_leader(6, 2);
+        assert_eq!(order(&replicas, now)[0], "b:1", "it leads again, in the same term");
+        // A group that was founded anew counts from the beginning, and the old one's terms are over.
+        replicas.learn_routed_leader("2", 1, 1);
+        replicas.learn_routed_leader("1", 9, 3);
+        assert_eq!(order(&replicas, now)[0], "a:1");
     }
 
     #[test]

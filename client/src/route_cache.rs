@@ -305,7 +305,7 @@ impl Shared {
             let name = BrokerGroupName { cluster: group.cluster, group: group.group };
             let members = group.replicas.into_iter().map(|replica| (replica.replica, replica.client)).collect();
             let replicas = self.routes.replicas(name, members);
-            replicas.learn_leader(group.term, group.leader);
+            replicas.learn_routed_leader(&group.group_incarnation, group.term, group.leader);
             let permission = group.topic.and_then(|entry| permission_of(entry.permission));
             GroupRoute { replicas, permission: permission.unwrap_or(Permission::ReadWrite) }
         });

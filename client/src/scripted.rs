@@ -62,6 +62,10 @@ pub(crate) struct State {
     pub(crate) stored: Vec<String>,
     pub(crate) members: Vec<(u64, String)>,
     pub(crate) leader: u64,
+    /// The term that acknowledgements name.
+    pub(crate) term: u64,
+    /// Term and leader that a namesrv tells, where it does not tell 3 and the leader above.
+    pub(crate) told: BTreeMap<String, (u64, u64)>,
     pub(crate) topics: Vec<String>,
     /// Another broker group and the address of its only replica, number 1; it has the same topics.
     pub(crate) second_group: Option<(String, String)>,
@@ -102,6 +106,8 @@ impl Scripted {
             stored: Vec::new(),
             members: vec![(1, "a:1".to_owned()), (2, "b:1".to_owned()), (3, "c:1".to_owned())],
             leader: 0,
+            term: 4,
+            told: BTreeMap::new(),
             topics: vec!["t".to_owned()],
             second_group: None,
             unregistered: BTreeSet::new(),
@@ -266,7 +272,7 @@ impl MessagingCalls for Replica {
             let body = v2::SendMessageResponse { status: Some(ok()), entries: vec![entry] };
             let place = AckPlace {
                 group: state.group_of(&address),
-                term: 4,
+                term: state.term,
                 leader: state.leader,
                 log_index: offset as u64 + 100,
                 queue: 0,
@@ -508,7 +514,9 @@ impl NamesrvCalls for Replica {
     ) -> BoxFuture<'static, Result<namesrv::TopicRouteReply, CallError>> {
         let topic = request.topic;
         let act = self.cluster.note(&self.address, "route", topic.clone(), options.timeout);
+        let address = self.address.clone();
         let execute = move |state: &mut State| {
+            let (term, leader) = state.told.get(&address).copied().unwrap_or((3, state.leader));
             let registered = state.registered();
             if registered.is_empty() || !state.topics.contains(&topic) || state.unlisted.contains(&topic) {
                 let status = Some(status(Code::TopicNotFound, "no such topic"));
@@ -517,8 +525,8 @@ impl NamesrvCalls for Replica {
             let group = |(group, members): (String, Vec<(u64, String)>)| namesrv::GroupRoute {
                 cluster: "c".to_owned(),
                 group,
-                leader: state.leader,
-                term: 3,
+                leader,
+                term,
                 replicas: replica_addresses(&members),
                 topic: Some(namesrv::TopicEntry {
                     name: topic.clone(),

@@ -21,6 +21,9 @@ pub struct NamesrvConfig {
     pub expiry_ms: u64,
     /// Most replicas that may be registered at once. Default 10,000; 1 to 1,000,000. A further one is refused.
     pub rows_max: usize,
+    /// Where monitoring is served: `/metrics`, `/live`, `/ready` over HTTP, without TLS and without a password. Default:
+    /// none, nothing is served; the usual port is 5558 beside a broker, else 5557.
+    pub metrics_listen: Option<SocketAddr>,
     /// Most registration connections at once. Default 20,000; 1 to 1,000,000. A further one is refused.
     pub connections_max: usize,
 }
@@ -36,6 +39,7 @@ impl Default for NamesrvConfig {
             scan_interval_ms: 10_000,
             expiry_ms: 120_000,
             rows_max: 10_000,
+            metrics_listen: None,
             connections_max: 20_000,
         }
     }

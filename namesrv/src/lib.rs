@@ -7,6 +7,7 @@
 //!   unregistration or silence does, and silence closes the connection as well.
 
 mod config;
+mod metrics;
 mod namesrv;
 mod routes;
 #[cfg(test)]

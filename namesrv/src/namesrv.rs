@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flotilla_metrics::{Endpoint, EndpointError, Source};
 use flotilla_proto::server::{ServeError, Services, serve};
 use flotilla_runtime::{Runtime, Task};
 use tokio::net::TcpListener;
@@ -18,6 +19,9 @@ pub enum StartError {
     /// Some settings are not valid.
     #[error("the configuration is not valid: {0}")]
     Config(#[from] ConfigErrors),
+    /// The metrics port cannot be listened on.
+    #[error(transparent)]
+    Metrics(#[from] EndpointError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {}", explain(.address, .source))]
     Bind {
@@ -42,6 +46,7 @@ pub struct Namesrv {
     runtime: Runtime,
     stop: oneshot::Sender<()>,
     server: Task<Result<(), ServeError>>,
+    metrics: Option<Endpoint>,
     _scans: Task<()>,
 }
 
@@ -55,25 +60,50 @@ impl Namesrv {
         let bound = |source| StartError::Bind { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(bound)?;
         let address = listener.local_addr().map_err(bound)?;
+        let metrics = match config.metrics_listen {
+            Some(address) => Some((address, Endpoint::bind(address).await?)),
+            None => None,
+        };
         let service = NamesrvService::new(config, runtime.clone());
         let (stop, stopped) = oneshot::channel();
         let services = Services::new(runtime.clone()).with_namesrv(Arc::new(service.clone()));
-        let server = runtime.spawn(
-            "namesrv server",
-            serve(listener, services, async move {
+        let served = service.clone();
+        let server = runtime.spawn("namesrv server", async move {
+            let stop = async move {
                 // A dropped sender means the same: stop.
                 let _ = stopped.await;
-            }),
-        );
+            };
+            let ended = serve(listener, services, stop).await;
+            served.serving_ended();
+            ended
+        });
         let scanned = service.clone();
         let scans = runtime.spawn("namesrv scans", async move { scanned.run_scans().await });
+        let metrics = match metrics {
+            Some((metrics_address, listener)) => {
+                let sources = vec![service.metrics(address.to_string())];
+                let served = Endpoint::start_on(listener, sources, &runtime);
+                Some(served.map_err(|source| EndpointError::Listen { address: metrics_address, source })?)
+            }
+            None => None,
+        };
         tracing::info!(%address, "namesrv listens");
-        Ok(Namesrv { service, address, runtime, stop, server, _scans: scans })
+        Ok(Namesrv { service, address, runtime, stop, server, metrics, _scans: scans })
     }
 
     /// The address it listens on, with the real port if port 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where monitoring is served, if the settings say that it is.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(Endpoint::address)
+    }
+
+    /// What monitoring asks, for a process that serves more than this on one port.
+    pub fn metrics(&self) -> Arc<dyn Source> {
+        self.service.metrics(self.address.to_string())
     }
 
     /// The service itself, for a look at its table.

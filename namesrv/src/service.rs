@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use flotilla_message::TopicName;
+use flotilla_metrics::Source;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::v2::Status;
 use flotilla_proto::{CallContext, Namesrv, Replies, namesrv as proto};
@@ -12,6 +13,7 @@ use flotilla_runtime::{BoxFuture, Instant, Runtime, Task};
 use tokio::sync::mpsc;
 
 use crate::config::NamesrvConfig;
+use crate::metrics::{Counters, Event, NamesrvSource};
 use crate::routes::{ConnectionId, Registered, Routes, RowRefused};
 use crate::wire;
 
@@ -27,10 +29,11 @@ pub struct NamesrvService {
     shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     config: NamesrvConfig,
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
     state: Mutex<State>,
+    pub(crate) counters: Counters,
 }
 
 struct State {
@@ -55,7 +58,8 @@ impl NamesrvService {
             next_connection: 1,
             is_closed: false,
         };
-        NamesrvService { shared: Arc::new(Shared { config, runtime, state: Mutex::new(state) }) }
+        let (state, counters) = (Mutex::new(state), Counters::default());
+        NamesrvService { shared: Arc::new(Shared { config, runtime, state, counters }) }
     }
 
     /// Searches for silent rows and connections, again and again; never ends by itself.
@@ -84,6 +88,7 @@ impl NamesrvService {
         // Dropped without the lock: a cancelled task may want it.
         drop(closed);
         for row in expired {
+            self.shared.counters.note(Event::RowExpired);
             tracing::info!(replica = %row.key, expiry_ms = self.shared.config.expiry_ms, "row expired");
         }
     }
@@ -97,6 +102,16 @@ impl NamesrvService {
         drop(closed);
     }
 
+    /// What monitoring asks; `address` is where this namesrv listens.
+    pub fn metrics(&self, address: String) -> Arc<dyn Source> {
+        Arc::new(NamesrvSource { shared: Arc::downgrade(&self.shared), address })
+    }
+
+    /// The socket is not served any more.
+    pub(crate) fn serving_ended(&self) {
+        self.shared.counters.serving_ended();
+    }
+
     /// A copy of the table as it is now.
     pub fn routes(&self) -> Routes {
         self.shared.state().routes.clone()
@@ -106,6 +121,16 @@ impl NamesrvService {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("route lock is never poisoned: no code panics while holding it")
+    }
+
+    /// A copy of the table, and how many connections there are.
+    pub(crate) fn measured(&self) -> (Routes, usize) {
+        let state = self.state();
+        (state.routes.clone(), state.connections.len())
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().is_closed
     }
 
     /// Takes the rows of one connection until it ends or is closed.
@@ -135,6 +160,7 @@ impl Shared {
             Ok(row) => row,
             Err(bad) => {
                 tracing::warn!(problem = %bad, "registration refused");
+                self.counters.note(Event::RowMalformed);
                 return status(Code::BadRequest, bad.to_string());
             }
         };
@@ -146,6 +172,13 @@ impl Shared {
         }
         let effect = state.routes.register(row, connection, now);
         drop(state);
+        self.counters.note(match &effect {
+            Ok(Registered::Added) => Event::RowAdded,
+            Ok(Registered::Changed) => Event::RowChanged,
+            Ok(Registered::Repeated) => Event::RowRepeated,
+            Err(RowRefused::Stale { .. }) => Event::RowStale,
+            Err(RowRefused::Full { .. }) => Event::TableFull,
+        });
         match effect {
             Ok(Registered::Repeated) => {}
             Ok(Registered::Added) => tracing::info!(replica = %key, %freshness, ?role, "row added"),
@@ -183,6 +216,7 @@ impl Namesrv for NamesrvService {
         let refused = if state.is_closed {
             Some(status(Code::InternalServerError, "this namesrv is shutting down"))
         } else if state.connections.len() >= limit {
+            self.shared.counters.note(Event::ConnectionsFull);
             let text = format!("this would be registration connection {} of at most {limit}", limit + 1);
             Some(status(Code::TooManyRequests, text))
         } else {
@@ -213,6 +247,7 @@ impl Namesrv for NamesrvService {
                 let effect = self.shared.state().routes.unregister(&key, &freshness);
                 match effect {
                     Ok(true) => {
+                        self.shared.counters.note(Event::RowUnregistered);
                         tracing::info!(replica = %key, "row unregistered");
                         ok()
                     }
@@ -235,6 +270,7 @@ impl Namesrv for NamesrvService {
             Ok(topic) => {
                 let routes = self.shared.state().routes.topic_route(some_cluster(&request.cluster), &topic);
                 groups.extend(routes.iter().map(wire::group_route_of));
+                self.shared.counters.note(if groups.is_empty() { Event::RouteNotFound } else { Event::RouteFound });
                 if groups.is_empty() {
                     status(Code::TopicNotFound, format!("no broker serves the topic '{topic}'"))
                 } else {

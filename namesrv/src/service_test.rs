@@ -151,6 +151,36 @@ async fn expiry_closes_the_silent_connection_and_not_the_one_that_took_over() {
 }
 
 #[tokio::test]
+async fn the_table_of_metrics_explains_what_a_namesrv_serves_and_nothing_else() {
+    let runtime = Runtime::tokio();
+    let service = NamesrvService::new(quick(), runtime.clone());
+    let (rows, receiver) = mpsc::channel(4);
+    let mut replies = service.register(context(&runtime), receiver);
+    rows.send(row(1, proto::ReplicaRole::Leader, 2, 1)).await.unwrap();
+    assert_eq!(code(&replies.recv().await.unwrap().status), Code::Ok);
+    let mut out = flotilla_metrics::Exposition::new();
+    service.metrics("127.0.0.1:9876".to_owned()).measure(&mut out);
+    let served = flotilla_metrics::Scrape::parse(&out.finish()).expect("of the format").kinds;
+    let table = include_str!("../../docs/metrics.md");
+    let table = table.split("\n## ").find(|section| section.starts_with("Namesrv")).expect("it has a section");
+    let explained: Vec<(&str, &str)> = table
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| (line.split('`').nth(1).expect("a name"), line.split(" | ").nth(1).expect("a kind")))
+        .collect();
+    for (name, kind) in &served {
+        // That one stands in the table of the replica.
+        if name == "flotilla_build_info" {
+            continue;
+        }
+        let found = explained.iter().find(|(explained, _)| explained == name);
+        let (_, explained_kind) = found.unwrap_or_else(|| panic!("docs/metrics.md does not explain {name}"));
+        assert!(explained_kind.starts_with(kind.as_str()), "{name}: {explained_kind}");
+    }
+    assert_eq!(explained.len() + 1, served.len(), "docs/metrics.md explains what is not served: {explained:?}");
+}
+
+#[tokio::test]
 async fn a_stale_row_is_answered_with_what_is_held() {
     let runtime = Runtime::tokio();
     let service = NamesrvService::new(quick(), runtime.clone());

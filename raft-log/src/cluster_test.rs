@@ -1,7 +1,11 @@
 //! Three replicas in one process, over segment files in temporary directories.
 
+mod bad_weather;
 mod damage_test;
+mod five_voters;
 mod restarts;
+mod superseded;
+mod transfers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -41,6 +41,11 @@ impl Failure {
         }
     }
 
+    /// The reason, once there is one.
+    pub(crate) fn get(&self) -> Option<String> {
+        self.inner.text.get().cloned()
+    }
+
     pub(crate) fn is_set(&self) -> bool {
         self.inner.text.get().is_some()
     }

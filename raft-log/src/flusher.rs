@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use crate::disk::DiskFile;
 use crate::failure::Failure;
 use crate::ids::EntryId;
-use crate::sync_times::{SyncHistogram, SyncTimes};
+use crate::sync_times::{SlowSyncs, SyncHistogram, SyncTimes};
 use crate::vote_and_marks::TailFloor;
 use crate::{FlushMode, LogIndex};
 
@@ -259,6 +259,15 @@ impl Flusher {
     pub(crate) fn sync_times(&self) -> (Duration, Duration) {
         let now = self.inner.runtime.now();
         self.inner.times().now(now)
+    }
+
+    /// From when on a sync is slow.
+    pub(crate) fn set_slow_limit(&self, limit: Duration) {
+        self.inner.times().set_slow_limit(limit);
+    }
+
+    pub(crate) fn slow_syncs(&self) -> SlowSyncs {
+        self.inner.times().slow(self.inner.runtime.now())
     }
 
     pub(crate) fn sync_histogram(&self) -> SyncHistogram {

@@ -1,6 +1,8 @@
 //! How sound a replica's copy of the log is, as it knows itself.
 
-use crate::LogIndex;
+use std::collections::BTreeMap;
+
+use crate::{LogIndex, NodeId};
 
 /// A replica's knowledge of its own soundness.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -17,10 +19,16 @@ pub struct Integrity {
     pub damages_mended_total: u64,
     /// It knows no reason not to lead: no damage, and no quorum that contradicts its clock.
     pub is_fit_to_lead: bool,
+    /// How often it gave leadership away by itself for one of these reasons since the start, and how often nobody took it.
+    pub hand_overs_done_total: u64,
+    /// See `hand_overs_done_total`.
+    pub hand_overs_failed_total: u64,
     /// A quorum's wall clocks contradict this one's.
     pub is_clock_off: bool,
     /// Replicas differ in their state, in words.
     pub state_alarm: Option<String>,
+    /// Voters that did not answer this replica's last question, with the reason. Asked every 5 s.
+    pub unreached: BTreeMap<NodeId, String>,
     /// The scrub.
     pub scrub: ScrubProgress,
 }

@@ -59,6 +59,7 @@ mod segment;
 #[cfg(test)]
 mod start_test;
 mod state_machine;
+mod stats;
 mod status;
 mod status_watch;
 mod stopper;
@@ -84,6 +85,8 @@ pub use recovery_report::{RecoveryPhase, RecoveryReport, SkippedCheckpoint, Torn
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;
 pub use state_machine::{RestoreError, StateMachine};
+pub use stats::{LogStats, PeerStats};
 pub use status::{LogStatus, Role};
-pub use sync_times::{DiskStatus, SyncHistogram};
+pub use sync_times::{DiskStatus, SlowSyncs, SyncHistogram};
 pub use transport::{AppendChannel, PeerCallKind, Probe, Transport, TransportError};
+pub use vitals::Fitness;

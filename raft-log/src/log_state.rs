@@ -104,6 +104,13 @@ impl LogState {
         behind.map_or(0, |number| number + 1)
     }
 
+    /// Bytes of the records after `index` (all, if it is `None`), about: the first one is found by the nearest mark.
+    pub(crate) fn bytes_behind(&self, index: Option<LogIndex>) -> u64 {
+        let from = index.map_or(LogIndex(0), LogIndex::next);
+        let behind = self.segments.iter().filter(|segment| segment.end > from);
+        behind.map(|segment| segment.bytes_from(from.max(segment.header.first))).sum()
+    }
+
     /// Notes an entry that was written to the last segment.
     pub(crate) fn push(&mut self, record: Record) {
         let segment = self.segments.last_mut().expect("a log has a tail segment");

@@ -29,13 +29,14 @@ use crate::repair::{LeadGuard, Steward, close_off_found, serve_fetch};
 use crate::room::Need;
 use crate::scrub::Scrub;
 use crate::segment::{Record, RecordKind};
+use crate::stats::stats;
 use crate::status_watch::StatusWatch;
 use crate::stopper::Stopper;
 use crate::vitals::{Rounds, Vitals, ask_vitals};
 use crate::{
-    FlushMode, Integrity, LogConfig, LogIndex, LogStatus, NodeId, OpenError, PeerCallKind, Probe, ProposalClass,
-    ProposeError, ReadError, RecoveryReport, Role, ServeError, StateMachine, SyncHistogram, Term, TransferError,
-    Transport,
+    Fitness, FlushMode, Integrity, LogConfig, LogIndex, LogStats, LogStatus, NodeId, OpenError, PeerCallKind, Probe,
+    ProposalClass, ProposeError, ReadError, RecoveryReport, Role, ServeError, SlowSyncs, StateMachine, SyncHistogram,
+    Term, TransferError, Transport,
 };
 
 /// While leadership is handed over, the target is looked at this often: whether it is still there.
@@ -321,8 +322,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             damages_found_total: counts.found,
             damages_mended_total: counts.mended,
             is_fit_to_lead: self.inner.guard.is_fit(),
+            hand_overs_done_total: self.inner.guard.hand_overs().0,
+            hand_overs_failed_total: self.inner.guard.hand_overs().1,
             is_clock_off: self.inner.vitals.is_clock_off(),
             state_alarm: self.inner.vitals.alarm(),
+            unreached: self.inner.vitals.silences.reasons(),
             scrub: self.inner.scrub.progress(),
         }
     }
@@ -394,6 +398,40 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         self.inner.view.vote_hold().holds()
     }
 
+    /// Numbers for whoever watches this replica. Asks the file system for its space.
+    pub fn stats(&self) -> LogStats {
+        let inner = &*self.inner;
+        stats(&inner.view, &inner.status, &*inner.disk, &inner.dir)
+    }
+
+    /// What of this replica's syncs was slow since it was opened.
+    pub fn slow_syncs(&self) -> SlowSyncs {
+        self.inner.view.shared.flusher.slow_syncs()
+    }
+
+    /// Whether this replica may campaign by itself. One that may not still votes, follows, and takes over when leadership is
+    /// handed to it.
+    pub fn let_campaign(&self, may: bool) {
+        self.inner.guard.hold_back(!may);
+    }
+
+    /// Whether this replica should lead, as it tells the others.
+    pub fn fitness(&self) -> Fitness {
+        self.inner.vitals.fitness()
+    }
+
+    /// Notes that its owner finds this replica ill, or well again: asked by the others, it says that another one would do
+    /// better ([`Fitness::Reluctant`]).
+    pub fn set_ill(&self, is_ill: bool) {
+        self.inner.vitals.set_ill(is_ill);
+    }
+
+    /// A follower that leads better than this replica: heard just now, lacking at most `lag_entries_max`, and fit by its own
+    /// word; of several the one with the longest log. `None` if there is none, or this replica does not lead.
+    pub async fn fit_follower(&self, lag_entries_max: u64, silence_max: Duration) -> Option<NodeId> {
+        self.inner.fit_follower(lag_entries_max, silence_max).await
+    }
+
     /// How long this replica's syncs took since it was opened.
     pub fn sync_histogram(&self) -> SyncHistogram {
         self.inner.view.shared.flusher.sync_histogram()
@@ -415,12 +453,12 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             Some(target) if target != inner.node && status.members.contains(&target) => {
                 // Asked first: a hand-over that the target refuses costs the group an election time-out.
                 match ask_vitals(&inner.runtime, &*inner.transport, target).await {
-                    Some(answer) if !answer.is_fit => return Err(TransferError::NotFit(target)),
+                    Some(answer) if answer.fitness == Fitness::Unfit => return Err(TransferError::NotFit(target)),
                     _ => target,
                 }
             }
             Some(target) => return Err(TransferError::NoSuchVoter(target)),
-            None => self.fittest_follower().await.ok_or(TransferError::NoneCaughtUp)?,
+            None => inner.fittest_follower().await.ok_or(TransferError::NoneCaughtUp)?,
         };
         tracing::info!(%target, "handing over leadership");
         inner.raft.trigger().transfer_leader(target.0).await.map_err(|_| TransferError::Stopped)?;
@@ -452,21 +490,6 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         }
     }
 
-    /// The follower with the longest log of those that say they are fit to lead. One that does not answer that question
-    /// (an older version, perhaps) comes after all others, and may still be chosen.
-    async fn fittest_follower(&self) -> Option<NodeId> {
-        let followers = self.inner.status.followers_by_log();
-        let mut silent = None;
-        for follower in followers {
-            match ask_vitals(&self.inner.runtime, &*self.inner.transport, follower).await {
-                Some(answer) if answer.is_fit => return Some(follower),
-                Some(_) => {}
-                None => silent = silent.or(Some(follower)),
-            }
-        }
-        silent
-    }
-
     /// Answers a peer's call.
     pub async fn serve_call(&self, kind: PeerCallKind, body: Bytes) -> Result<Bytes, ServeError> {
         let message = decode(body).map_err(|error| ServeError::Malformed(error.to_string()))?;
@@ -494,7 +517,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             (PeerCallKind::PreVote, PeerMessage::VoteRequest(request)) => {
                 PeerMessage::VoteResponse(raft.pre_vote(request).await.map_err(|error| self.call_failed(error))?)
             }
-            (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(_)) if !self.inner.guard.may_campaign() => {
+            (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(_)) if !self.inner.guard.may_take_over() => {
                 return Err(ServeError::Failed("this replica is not fit to lead".to_owned()));
             }
             (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(request)) => {
@@ -536,6 +559,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// Resolves when the node must stop, with the reason: a failed write or sync, corruption, or a dead core.
     pub async fn failed(&self) -> String {
         self.inner.failure.wait().await
+    }
+
+    /// The reason for which the node must stop, once there is one.
+    pub fn failure(&self) -> Option<String> {
+        self.inner.failure.get()
     }
 
     /// Tells that a connection to `node` was refused or broke. If it leads, this replica looks whether its process is
@@ -596,6 +624,40 @@ fn refused(forward: &ForwardToLeader<TypeConfig>) -> ProposeError {
 }
 
 impl Inner {
+    /// The follower with the longest log of those that say they are fit to lead. Else one that can lead all the same, else
+    /// one that does not answer that question (an older version, perhaps).
+    async fn fittest_follower(&self) -> Option<NodeId> {
+        let (mut reluctant, mut silent) = (None, None);
+        for follower in self.status.followers_by_log() {
+            match ask_vitals(&self.runtime, &*self.transport, follower).await.map(|answer| answer.fitness) {
+                Some(Fitness::Fit) => return Some(follower),
+                Some(Fitness::Reluctant) => reluctant = reluctant.or(Some(follower)),
+                Some(Fitness::Unfit) => {}
+                None => silent = silent.or(Some(follower)),
+            }
+        }
+        reluctant.or(silent)
+    }
+
+    async fn fit_follower(&self, lag_entries_max: u64, silence_max: Duration) -> Option<NodeId> {
+        let (last, contacts) = (self.status.now().last, self.status.contacts());
+        let enough = last.map_or(0, |last| last.0).saturating_sub(lag_entries_max);
+        let is_near = |follower: &NodeId| {
+            contacts.peers.iter().any(|peer| {
+                peer.node == *follower
+                    && peer.silent_for.is_some_and(|silence| silence <= silence_max)
+                    && peer.matched.is_some_and(|matched| matched.0 >= enough)
+            })
+        };
+        for follower in self.status.followers_by_log().into_iter().filter(is_near) {
+            let answer = ask_vitals(&self.runtime, &*self.transport, follower).await;
+            if answer.is_some_and(|answer| answer.fitness == Fitness::Fit) {
+                return Some(follower);
+            }
+        }
+        None
+    }
+
     /// Writes the first membership of a new group. Every voter does the same; whoever was reached by a peer first is
     /// refused here, rightly.
     async fn found_group(&self, config: &LogConfig) -> Result<(), OpenError> {

@@ -114,6 +114,11 @@ impl Room {
         self.files_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Bytes of all segment files, the prepared one included.
+    pub(crate) fn files_bytes(&self) -> u64 {
+        self.files_bytes.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set_tail_left(&self, bytes: u64) {
         self.tail_left.store(bytes, Ordering::Relaxed);
     }

@@ -106,6 +106,7 @@ impl StatusWatch {
             view,
             slow_sync: Duration::from_millis(config.slow_sync_ms),
         };
+        source.view.shared.flusher.set_slow_limit(source.slow_sync);
         let (sender, changes) = FifoWatch::channel(key(&source.now()));
         let watcher =
             Watcher { source: source.clone(), server: raft.server_metrics(), changes: sender, failure, is_stopping };
@@ -138,11 +139,49 @@ impl StatusWatch {
         by_log.into_iter().map(|(_, node)| NodeId(node)).collect()
     }
 
+    /// What this replica, if it leads, knows of the others.
+    pub(crate) fn contacts(&self) -> Contacts {
+        let now = self.runtime.now();
+        let metrics = self.source.metrics.borrow_watched();
+        let since = |at: Instant| now.saturating_since(at);
+        let heard = metrics.heartbeat.as_ref();
+        let silent_for = |node: &u64| heard?.get(node).copied().flatten().map(|at| since(at.into_inner().0));
+        let peers = metrics.replication.iter().flatten().filter(|(node, _)| NodeId(**node) != self.source.node);
+        let peers = peers.map(|(node, matched)| Contact {
+            node: NodeId(*node),
+            matched: matched.map(|id| LogIndex(id.index())),
+            silent_for: silent_for(node),
+        });
+        Contacts {
+            applied: metrics.last_applied.map(|id| LogIndex(id.index())),
+            cluster_committed: metrics.cluster_committed.map(|id| LogIndex(id.index())),
+            snapshot: metrics.snapshot.map(|id| LogIndex(id.index())),
+            quorum_silent_for: metrics.last_quorum_acked.map(|at| since(at.into_inner().0)),
+            peers: peers.collect(),
+        }
+    }
+
     /// A request as the leader would send it to make `target` campaign at once.
     pub(crate) fn transfer_request_to(&self, target: NodeId) -> TransferLeaderRequest<TypeConfig> {
         let metrics = self.source.metrics.borrow_watched();
         TransferLeaderRequest::new(metrics.vote, target.0, metrics.last_applied)
     }
+}
+
+/// What a leader knows of the others, with what the core tells beside it.
+pub(crate) struct Contacts {
+    pub(crate) applied: Option<LogIndex>,
+    pub(crate) cluster_committed: Option<LogIndex>,
+    pub(crate) snapshot: Option<LogIndex>,
+    pub(crate) quorum_silent_for: Option<Duration>,
+    pub(crate) peers: Vec<Contact>,
+}
+
+/// What a leader knows of one other replica.
+pub(crate) struct Contact {
+    pub(crate) node: NodeId,
+    pub(crate) matched: Option<LogIndex>,
+    pub(crate) silent_for: Option<Duration>,
 }
 
 /// The task behind the handle.

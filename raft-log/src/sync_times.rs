@@ -23,6 +23,17 @@ pub struct DiskStatus {
     pub is_full: bool,
 }
 
+/// Syncs since the log was opened, and what of them was slow: longer than [`crate::LogConfig::slow_sync_ms`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlowSyncs {
+    /// All that have ended.
+    pub syncs: u64,
+    /// The slow ones among them.
+    pub slow: u64,
+    /// Time spent in slow ones, with the time so far of one that has not ended and is slow already. Never falls.
+    pub slow_time: Duration,
+}
+
 /// Counts of syncs by duration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SyncHistogram {
@@ -60,9 +71,27 @@ pub(crate) struct SyncTimes {
     max_now: Duration,
     max_before: Duration,
     histogram: SyncHistogram,
+    /// From when on a sync is slow; none is while this is not told.
+    slow_limit: Option<Duration>,
+    slow: u64,
+    slow_time: Duration,
 }
 
 impl SyncTimes {
+    pub(crate) fn set_slow_limit(&mut self, limit: Duration) {
+        self.slow_limit = Some(limit);
+    }
+
+    fn is_slow(&self, took: Duration) -> bool {
+        self.slow_limit.is_some_and(|limit| took > limit)
+    }
+
+    pub(crate) fn slow(&self, now: Instant) -> SlowSyncs {
+        let running = self.running_since.map_or(Duration::ZERO, |began| now.saturating_since(began));
+        let slow_now = if self.is_slow(running) { running } else { Duration::ZERO };
+        SlowSyncs { syncs: self.histogram.count(), slow: self.slow, slow_time: self.slow_time + slow_now }
+    }
+
     pub(crate) fn begin(&mut self, now: Instant) {
         self.running_since = Some(now);
     }
@@ -73,6 +102,10 @@ impl SyncTimes {
         self.last = now.saturating_since(began);
         self.max_now = self.max_now.max(self.last);
         self.histogram.note(self.last);
+        if self.is_slow(self.last) {
+            self.slow += 1;
+            self.slow_time += self.last;
+        }
     }
 
     fn roll(&mut self, now: Instant) {
@@ -118,6 +151,23 @@ mod tests {
         assert_eq!(times.now(at(7_000)), (Duration::from_millis(1), Duration::from_secs(3)));
         assert_eq!(times.now(at(13_500)).1, Duration::ZERO);
         assert_eq!(times.histogram().count(), 3);
+    }
+
+    #[test]
+    fn slow_time_grows_while_a_slow_sync_runs_and_stays_when_it_ends() {
+        let mut times = SyncTimes::default();
+        times.set_slow_limit(Duration::from_millis(500));
+        for (began, ended) in [(0, 400), (1_000, 1_600)] {
+            times.begin(at(began));
+            times.end(at(ended));
+        }
+        let slow = |syncs, slow, ms| SlowSyncs { syncs, slow, slow_time: Duration::from_millis(ms) };
+        assert_eq!(times.slow(at(2_000)), slow(2, 1, 600));
+        times.begin(at(3_000));
+        assert_eq!(times.slow(at(3_500)), slow(2, 1, 600), "not slow yet");
+        assert_eq!(times.slow(at(3_501)), slow(2, 1, 1_101));
+        times.end(at(4_000));
+        assert_eq!(times.slow(at(9_000)), slow(3, 2, 1_600));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(crate) struct Half {
 #[derive(Debug)]
 pub(crate) struct Halves {
     rows: BTreeMap<MessageRef, Half>,
+    /// Rows by topic, and how many of them are parked, none without rows; derived.
+    by_topic: BTreeMap<u64, (u64, u64)>,
     /// (time of the next check, message) of those not parked; derived.
     schedule: BTreeSet<(u64, MessageRef)>,
     /// Sum of the hashes of all rows: the same for the same rows, however they came together.
@@ -30,7 +32,7 @@ pub(crate) struct Halves {
 
 impl Halves {
     pub fn new() -> Halves {
-        Halves { rows: BTreeMap::new(), schedule: BTreeSet::new(), hash: 0 }
+        Halves { rows: BTreeMap::new(), by_topic: BTreeMap::new(), schedule: BTreeSet::new(), hash: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -53,6 +55,11 @@ impl Halves {
         self.rows.get(&message)
     }
 
+    /// How many there are, and how many of them are parked, by the uid of their topic.
+    pub fn by_topic(&self) -> &BTreeMap<u64, (u64, u64)> {
+        &self.by_topic
+    }
+
     /// When the first producer is to be asked, log time, milliseconds since the Unix epoch.
     pub fn next_check_ms(&self) -> Option<u64> {
         self.schedule.first().map(|(check_at_ms, _)| *check_at_ms)
@@ -69,6 +76,9 @@ impl Halves {
         self.take(message);
         self.hash = self.hash.wrapping_add(row_hash(message, &half));
         self.rows.insert(message, half);
+        let counts = self.by_topic.entry(half.held.topic_uid).or_default();
+        counts.0 += 1;
+        counts.1 += u64::from(half.check_at_ms.is_none());
         let Some(check_at_ms) = half.check_at_ms else { return false };
         let is_first = self.next_check_ms().is_none_or(|first_ms| check_at_ms < first_ms);
         self.schedule.insert((check_at_ms, message));
@@ -81,6 +91,13 @@ impl Halves {
         self.hash = self.hash.wrapping_sub(row_hash(message, &half));
         if let Some(check_at_ms) = half.check_at_ms {
             self.schedule.remove(&(check_at_ms, message));
+        }
+        if let Some(counts) = self.by_topic.get_mut(&half.held.topic_uid) {
+            counts.0 -= 1;
+            counts.1 -= u64::from(half.check_at_ms.is_none());
+            if counts.0 == 0 {
+                self.by_topic.remove(&half.held.topic_uid);
+            }
         }
         Some(half)
     }
@@ -129,8 +146,11 @@ mod tests {
         assert_eq!(halves.due(30).map(|(message, _)| message.index), Some(1));
         halves.put(message(1), half(1, None));
         assert_eq!((halves.len(), halves.parked_count(), halves.next_check_ms()), (2, 1, Some(40)));
+        assert_eq!(halves.by_topic(), &BTreeMap::from([(1, (2, 1))]));
         assert!(halves.take(message(2)).is_some() && halves.take(message(2)).is_none());
         assert_eq!(halves.next_check_ms(), None);
+        halves.drop_topic(1);
+        assert!(halves.by_topic().is_empty());
     }
 
     #[test]

@@ -14,6 +14,7 @@
 
 mod changing;
 mod command;
+mod consumption;
 mod dedup;
 mod deliveries;
 mod ended;
@@ -46,13 +47,15 @@ mod shared;
 mod slot;
 mod state;
 mod timers;
+mod topic_levels;
 
 pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
+pub use consumption::Consumption;
 pub use entry::{EntryBuilder, command_bytes};
 pub use entry_levels::messages_answered_early;
 pub use entry_view::{Entry, MalformedEntry};
 pub use error::StoreError;
-pub use levels::TopicLevel;
+pub use levels::TopicAck;
 pub use machine::{StoreMachine, open};
 pub use observer::{ApplyObserver, NoObserver};
 pub use outcome::{AckResult, Ending, Granted, HalfMessage, Holding, Outcome, ProducedSlot, Rejection};
@@ -61,3 +64,4 @@ pub use reader::{
 };
 pub use shadow::Shadow;
 pub use slot::{FrameInError, Slot, frame_in};
+pub use topic_levels::TopicLevel;

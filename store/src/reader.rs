@@ -10,7 +10,7 @@ use crate::progress::{QueueProgress, attempt_key};
 use crate::queue::Queue;
 use crate::shared::Shared;
 use crate::state::{Group, State, Topic};
-use crate::{Granted, HalfMessage, Slot, StartPolicy, StoreError, TopicLevel};
+use crate::{Granted, HalfMessage, Slot, StartPolicy, StoreError, TopicAck};
 
 /// A topic's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct TopicInfo {
     /// What may be done with it.
     pub permission: Permission,
     /// The level of its sends, as far as it has one of its own.
-    pub level: TopicLevel,
+    pub level: TopicAck,
 }
 
 /// A consumer group's settings.
@@ -138,7 +138,7 @@ pub struct DedupStatus {
 /// see different ones.
 #[derive(Clone)]
 pub struct StoreReader {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl StoreReader {
@@ -160,6 +160,12 @@ impl StoreReader {
     pub fn topics(&self) -> Vec<TopicInfo> {
         let state = self.shared.read();
         state.topics.iter().map(|(name, topic)| topic_info(&state, name, topic)).collect()
+    }
+
+    /// How many topics and groups there are.
+    pub fn catalog_counts(&self) -> (usize, usize) {
+        let state = self.shared.read();
+        (state.topics.len(), state.groups.len())
     }
 
     /// A group's settings.

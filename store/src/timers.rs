@@ -11,13 +11,15 @@ use crate::held::Held;
 #[derive(Debug)]
 pub(crate) struct Timers {
     rows: BTreeMap<(u64, MessageRef), Held>,
+    /// Rows by topic, none that is 0; derived.
+    by_topic: BTreeMap<u64, u64>,
     /// Sum of the hashes of all rows: the same for the same rows, however they came together.
     hash: u128,
 }
 
 impl Timers {
     pub fn new() -> Timers {
-        Timers { rows: BTreeMap::new(), hash: 0 }
+        Timers { rows: BTreeMap::new(), by_topic: BTreeMap::new(), hash: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -32,6 +34,11 @@ impl Timers {
         self.rows.iter().map(|((due_ms, message), held)| (*due_ms, *message, held))
     }
 
+    /// How many there are, by the uid of their topic.
+    pub fn by_topic(&self) -> &BTreeMap<u64, u64> {
+        &self.by_topic
+    }
+
     /// When the first one is due, wall time, milliseconds since the Unix epoch.
     pub fn next_due_ms(&self) -> Option<u64> {
         self.rows.first_key_value().map(|((due_ms, _), _)| *due_ms)
@@ -41,7 +48,10 @@ impl Timers {
     pub fn insert(&mut self, due_ms: u64, message: MessageRef, held: Held) -> bool {
         let is_first = self.next_due_ms().is_none_or(|first_ms| due_ms < first_ms);
         self.hash = self.hash.wrapping_add(row_hash(due_ms, message, &held));
-        self.rows.insert((due_ms, message), held);
+        let topic_uid = held.topic_uid;
+        if self.rows.insert((due_ms, message), held).is_none() {
+            *self.by_topic.entry(topic_uid).or_default() += 1;
+        }
         is_first
     }
 
@@ -49,6 +59,12 @@ impl Timers {
     pub fn remove(&mut self, due_ms: u64, message: MessageRef) -> Option<Held> {
         let held = self.rows.remove(&(due_ms, message))?;
         self.hash = self.hash.wrapping_sub(row_hash(due_ms, message, &held));
+        if let Some(count) = self.by_topic.get_mut(&held.topic_uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_topic.remove(&held.topic_uid);
+            }
+        }
         Some(held)
     }
 
@@ -78,6 +94,7 @@ impl Timers {
             stays
         });
         self.hash = self.hash.wrapping_sub(dropped);
+        self.by_topic.remove(&topic_uid);
     }
 }
 
@@ -122,10 +139,12 @@ mod tests {
         timers.insert(10, message(2), held(2));
         timers.insert(11, message(3), held(2));
         assert_ne!(timers.hash(), one);
+        assert_eq!(timers.by_topic(), &BTreeMap::from([(1, 1), (2, 2)]));
         assert_eq!(timers.remove(11, message(4)), None);
         timers.drop_topic(2);
         assert_eq!((timers.hash(), timers.len()), (one, 1));
         timers.pop_due(10);
         assert_eq!(timers.hash(), Timers::new().hash());
+        assert!(timers.by_topic().is_empty());
     }
 }

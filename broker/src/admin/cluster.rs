@@ -10,7 +10,9 @@ use flotilla_raft_log::{LogIndex, NodeId, Role, TransferError};
 
 use super::levels;
 use super::topics::topic_state;
+use crate::lead::hand_over::hand_over;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried, patience_ends};
+use crate::metrics::HandOverCause;
 use crate::produce::send::no_topic;
 use crate::replica::Replica;
 
@@ -66,6 +68,7 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
 
 fn integrity(replica: &Replica) -> admin::Integrity {
     let known = replica.log.integrity();
+    let unreached = known.unreached.into_iter().map(|(node, reason)| admin::Unreached { node: node.0, reason });
     admin::Integrity {
         damaged_entries: known.damaged_entries,
         damaged_first: number(known.damaged_first),
@@ -79,6 +82,7 @@ fn integrity(replica: &Replica) -> admin::Integrity {
         scrub_bytes_total: known.scrub.bytes_total,
         scrub_findings_total: known.scrub.findings_total,
         scrub_ended_ms: known.scrub.last_ended_wall_ms,
+        unreached: unreached.collect(),
     }
 }
 
@@ -151,7 +155,7 @@ impl LeaderCall for TransferLeader {
             ms => Duration::from_millis(ms),
         };
         let timeout = asked.min(patience_ends(context, now) - now);
-        Tried::answer(match replica.log.transfer_leader(target, timeout).await {
+        Tried::answer(match hand_over(replica, target, timeout, HandOverCause::Operator).await {
             Ok(leader) => answer(leader.0, ok()),
             Err(TransferError::NotLeader { leader }) => return Tried::NotExecuted { leader },
             Err(error @ TransferError::NoSuchVoter(_)) => answer(0, status(Code::BadRequest, error.to_string())),

@@ -37,15 +37,18 @@ impl LeaderCall for ForwardToDeadLetters {
             Err(refusal) => return Tried::answer(answer(refusal)),
         };
         let command = Command::DeadLetter {
-            group: handle.group,
-            topic: handle.topic,
+            group: handle.group.clone(),
+            topic: handle.topic.clone(),
             queue: handle.queue,
             offset: handle.offset,
             seq: handle.sequence,
         };
         match replica.proposer.submit(attempt.term, command).await {
             Ok(settled) => Tried::answer(answer(match settled.outcome {
-                Outcome::DeadLettered => ok(),
+                Outcome::DeadLettered => {
+                    replica.counters.given_up(&handle.group, &handle.topic);
+                    ok()
+                }
                 // An earlier try of this very call did it.
                 Outcome::Rejected(Rejection::DeliveryNotFound) if attempt.is_repeated => ok(),
                 Outcome::Rejected(rejection) => rejected(&rejection),

@@ -120,6 +120,20 @@ impl Lanes {
         differing.map(|(topic, _)| topic.to_string()).collect()
     }
 
+    /// Groups and topics in which members want different messages, by topic and group.
+    pub fn differing(&self, now: Instant) -> Vec<(GroupName, TopicName)> {
+        let lanes: Vec<_> = {
+            let table = self.lanes.lock().expect(LOCK);
+            let of_topic = |(topic, lanes): (&TopicName, &BTreeMap<GroupName, Arc<Lane>>)| {
+                let topic = topic.clone();
+                lanes.iter().map(move |(group, lane)| (group.clone(), topic.clone(), lane.clone())).collect::<Vec<_>>()
+            };
+            table.by_topic.iter().flat_map(of_topic).collect()
+        };
+        let differing = lanes.into_iter().filter(|(_, _, lane)| lane.members.lock().expect(LOCK).differ(now));
+        differing.map(|(group, topic, _)| (group, topic)).collect()
+    }
+
     fn lanes_of(&self, group: &GroupName) -> Vec<(TopicName, Arc<Lane>)> {
         let table = self.lanes.lock().expect(LOCK);
         let lanes = table.by_topic.iter();

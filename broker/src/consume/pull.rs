@@ -79,6 +79,10 @@ impl LeaderCall for PullMessage {
             news.as_mut().enable();
             match pull.look(replica, context, request, at).await {
                 Look::Answer(answer) => return Tried::answer(answer),
+                Look::Found(messages, next, bytes) => {
+                    replica.counters.pulled(&group, &pull.topic, messages.len() as u64, bytes as u64);
+                    return Tried::answer(found(messages, next));
+                }
                 // Whoever takes over from this replica has another copy.
                 Look::Damaged(text) => return Tried::Unknown(text),
                 Look::NothingUpTo(next) => at = next,
@@ -146,6 +150,8 @@ struct Pull {
 /// What one look came to.
 enum Look {
     Answer(peer::ForwardedPull),
+    /// Messages, where to go on, and their bytes as they are kept.
+    Found(Vec<v2::Message>, QueueOffset, usize),
     /// This replica's copy of a message is damaged.
     Damaged(String),
     /// The queue has nothing more; what is before this offset was not wanted.
@@ -225,13 +231,13 @@ impl Pull {
             };
             if slots.is_empty() {
                 let is_empty = messages.is_empty();
-                return Ok(if is_empty { Look::NothingUpTo(at) } else { Look::Answer(found(messages, at)) });
+                return Ok(if is_empty { Look::NothingUpTo(at) } else { Look::Found(messages, at, bytes) });
             }
             for (offset, slot) in slots {
                 let is_full = messages.len() >= self.batch || (!messages.is_empty() && bytes >= ANSWER_BYTES_MAX);
                 let is_cut = looked >= LOOK_AHEAD_MAX || frames.bytes_read() >= LOOK_BYTES_MAX;
                 if is_full || (is_cut && !messages.is_empty()) {
-                    return Ok(Look::Answer(found(messages, at)));
+                    return Ok(Look::Found(messages, at, bytes));
                 }
                 if is_cut {
                     let nothing = status(Code::MessageNotFound, "no message up to the next offset passes the filter");

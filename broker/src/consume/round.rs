@@ -371,7 +371,10 @@ impl Take {
         let mut failed = None;
         for (hold, queue, settled) in join_all(submitted).await {
             match settled.map(|settled| settled.outcome) {
-                Ok(Outcome::Delivered { granted, .. }) => {
+                Ok(Outcome::Delivered { granted, repeated, .. }) => {
+                    if !repeated {
+                        replica.counters.delivered(&self.group, &self.topic, &granted);
+                    }
                     if let Some(holder) = self.holder {
                         let place = (&self.group, &self.topic, queue);
                         replica.renewals.granted(place, &granted, holder, term, replica.runtime.now());

@@ -57,6 +57,7 @@ pub async fn check_transactions(replica: Arc<Replica>, news: Arc<DutyNews>) {
         };
         match replica.proposer.submit(term, command).await.map(|settled| settled.outcome) {
             Ok(Outcome::TransactionsChecked { halves }) => {
+                replica.counters.checked(halves.iter().filter(|half| !half.is_parked).count() as u64);
                 join_all(halves.iter().map(|half| ask(&replica, half))).await;
             }
             Ok(other) => {

@@ -31,7 +31,10 @@ pub async fn deliver_due(replica: Arc<Replica>, news: Arc<DutyNews>) {
             Some(due_ms) if due_ms <= wall_ms => {
                 let command = Command::DeliverDue { until_ms: wall_ms, count: DELIVERIES_MAX };
                 match replica.proposer.submit(term, command).await.map(|settled| settled.outcome) {
-                    Ok(Outcome::DueDelivered { delivered }) => tracing::trace!(delivered, "delayed messages delivered"),
+                    Ok(Outcome::DueDelivered { delivered }) => {
+                        replica.counters.due_delivered(delivered.into());
+                        tracing::trace!(delivered, "delayed messages delivered");
+                    }
                     Ok(other) => {
                         tracing::debug!(?other, "delayed messages not delivered");
                         replica.runtime.sleep(REFUSED_PAUSE).await;

@@ -1,8 +1,11 @@
-//! What a leader does by itself, without being asked: duties. Each proposes under its term, and lapses with it.
+//! What a replica does by itself, without being asked: duties. A leader's propose under its term, and lapse with it.
 
+pub mod alarms;
 pub mod check;
 pub mod due;
 mod news;
+mod self_judge;
+mod self_watch;
 
 use std::sync::Arc;
 
@@ -13,10 +16,12 @@ pub use news::DutyNews;
 use crate::replica::Replica;
 
 /// Starts all duties; they rest while another replica leads.
-pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 2] {
+pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 4] {
     let runtime = &replica.runtime;
     [
         runtime.spawn("deliver-due", due::deliver_due(replica.clone(), news.clone())),
         runtime.spawn("check-transactions", check::check_transactions(replica.clone(), news.clone())),
+        runtime.spawn("self-watch", self_watch::watch_self(replica.clone())),
+        runtime.spawn("alarms", alarms::watch_alarms(replica.clone())),
     ]
 }

@@ -158,6 +158,20 @@ impl Clients {
             .collect()
     }
 
+    /// How many clients there are of each type, group and language.
+    pub fn by_kind(&self) -> Vec<((v2::ClientType, String, String), u64)> {
+        let table = self.table.lock().expect(LOCK);
+        let mut counts: BTreeMap<(i32, &str, &str), u64> = BTreeMap::new();
+        for client in table.clients.values() {
+            *counts.entry((client.client_type.into(), &client.group, &client.language)).or_default() += 1;
+        }
+        let named = counts.into_iter().map(|((kind, group, language), count)| {
+            let kind = v2::ClientType::try_from(kind).unwrap_or(v2::ClientType::Unspecified);
+            ((kind, group.to_owned(), language.to_owned()), count)
+        });
+        named.collect()
+    }
+
     /// Known clients and open streams.
     pub fn counts(&self) -> (usize, usize) {
         let table = self.table.lock().expect(LOCK);

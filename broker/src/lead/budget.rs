@@ -10,6 +10,7 @@ pub struct Budget {
     bytes: AtomicU64,
     calls_max: u64,
     bytes_max: u64,
+    refusals: AtomicU64,
 }
 
 /// One call's share, given back when dropped.
@@ -39,7 +40,8 @@ pub enum OverBudget {
 impl Budget {
     /// Nothing is under way yet.
     pub fn new(calls_max: u64, bytes_max: u64) -> Arc<Budget> {
-        Arc::new(Budget { calls: AtomicU64::new(0), bytes: AtomicU64::new(0), calls_max, bytes_max })
+        let zero = || AtomicU64::new(0);
+        Arc::new(Budget { calls: zero(), bytes: zero(), calls_max, bytes_max, refusals: zero() })
     }
 
     /// Takes a share for one call of so many bytes.
@@ -49,12 +51,19 @@ impl Budget {
         let total = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let share = Share { budget: self.clone(), bytes };
         if calls > self.calls_max {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
             return Err(OverBudget::Calls { calls_max: self.calls_max });
         }
         if total > self.bytes_max {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
             return Err(OverBudget::Bytes { bytes_max: self.bytes_max });
         }
         Ok(share)
+    }
+
+    /// How often there was no room.
+    pub fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
     }
 
     /// Calls and bytes under way.
@@ -83,6 +92,6 @@ mod tests {
         assert_eq!(budget.take(0).expect_err("too many calls"), OverBudget::Calls { calls_max: 2 });
         assert_eq!(budget.used(), (2, 100));
         drop((first, second));
-        assert_eq!(budget.used(), (0, 0));
+        assert_eq!((budget.used(), budget.refusals()), ((0, 0), 2));
     }
 }

@@ -59,6 +59,16 @@ impl Forwarder {
         self.peers.values()
     }
 
+    /// The calling side of one of them.
+    pub fn peer(&self, node: NodeId) -> Option<&Arc<dyn PeerCalls>> {
+        self.peers.get(&node)
+    }
+
+    /// What is with the leader at this moment.
+    pub fn under_way(&self) -> &Budget {
+        &self.under_way
+    }
+
     /// Passes one call on to `leader` and waits for its answer, at most until `ends`.
     pub async fn forward<C: LeaderCall>(
         &self,

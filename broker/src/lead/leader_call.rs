@@ -23,6 +23,7 @@ use flotilla_runtime::{Elapsed, Instant};
 use super::budget::Share;
 use super::leadership::Place;
 use super::proposer::SubmitError;
+use crate::metrics::Refused;
 use crate::replica::Replica;
 
 /// What is kept back of a caller's time, so that the answer reaches it: at most this, at most a quarter of it.
@@ -132,6 +133,17 @@ pub fn patience_ends(context: &CallContext, now: Instant) -> Instant {
 pub async fn lead<C: LeaderCall>(
     replica: &Arc<Replica>,
     context: CallContext,
+    request: C::Request,
+) -> Reply<C::Answer> {
+    let began = replica.runtime.now();
+    let reply = lead_somewhere::<C>(replica, context, request).await;
+    replica.counters.call_took(C::METHOD, replica.runtime.now() - began);
+    reply
+}
+
+async fn lead_somewhere<C: LeaderCall>(
+    replica: &Arc<Replica>,
+    context: CallContext,
     mut request: C::Request,
 ) -> Reply<C::Answer> {
     let now = replica.runtime.now();
@@ -157,7 +169,7 @@ pub async fn lead<C: LeaderCall>(
             Place::Nobody => Tried::NotExecuted { leader: None },
         };
         match executed {
-            Tried::Answer(reply) => return believed::<C>(&request, unknown, reply),
+            Tried::Answer(reply) => return believed::<C>(replica, &request, unknown, reply),
             Tried::NotExecuted { leader } => {
                 if let (Some(leader), Place::Remote(asked)) = (leader, place)
                     && leader != asked
@@ -175,7 +187,7 @@ pub async fn lead<C: LeaderCall>(
                 }
                 unknown = Some(reason);
             }
-            Tried::Unknown(reason) => return unknown_outcome::<C>(&request, &reason),
+            Tried::Unknown(reason) => return unknown_outcome::<C>(replica, &request, &reason),
         }
         if replica.runtime.now() >= ends {
             break;
@@ -183,14 +195,17 @@ pub async fn lead<C: LeaderCall>(
         if parked.is_none() {
             match replica.parking.take(prost::Message::encoded_len(&request) as u64) {
                 Ok(share) => parked = Some(share),
-                Err(full) => return unavailable::<C>(&request, unknown, &full.to_string()),
+                Err(full) => return unavailable::<C>(replica, &request, unknown, &full.to_string()),
             }
         }
         // Nobody: only news helps. Somebody who refused: news, or simply a moment.
         let retry_at = if place == Place::Nobody { ends } else { ends.min(replica.runtime.now() + REFUSED_PAUSE) };
         replica.leadership.changed_from(seen.generation, retry_at).await;
     }
-    unavailable::<C>(&request, unknown, "broker group has no leader at the moment")
+    if unknown.is_none() {
+        replica.counters.refused(Refused::NoLeader, 1);
+    }
+    unavailable::<C>(replica, &request, unknown, "broker group has no leader at the moment")
 }
 
 /// Executes a call on this replica, which leads, for at most so long.
@@ -208,23 +223,42 @@ pub async fn execute_until<C: LeaderCall>(
 }
 
 /// The answer of the last try, unless it denies what an earlier one may have done.
-fn believed<C: LeaderCall>(request: &C::Request, unknown: Option<String>, reply: Reply<C::Answer>) -> Reply<C::Answer> {
-    match (unknown, C::denial(&reply.body)) {
-        (Some(unknown), Some(denial)) => {
-            unknown_outcome::<C>(request, &format!("{unknown}; when it was tried again: {denial}"))
-        }
-        _ => reply,
+fn believed<C: LeaderCall>(
+    replica: &Replica,
+    request: &C::Request,
+    unknown: Option<String>,
+    reply: Reply<C::Answer>,
+) -> Reply<C::Answer> {
+    match denied_after_unknown::<C>(unknown, &reply) {
+        Some(reason) => unknown_outcome::<C>(replica, request, &reason),
+        None => reply,
     }
 }
 
-fn unavailable<C: LeaderCall>(request: &C::Request, unknown: Option<String>, reason: &str) -> Reply<C::Answer> {
+/// Why the outcome is unknown, although the last try was answered.
+fn denied_after_unknown<C: LeaderCall>(unknown: Option<String>, reply: &Reply<C::Answer>) -> Option<String> {
+    let (unknown, denial) = (unknown?, C::denial(&reply.body)?);
+    Some(format!("{unknown}; when it was tried again: {denial}"))
+}
+
+fn unavailable<C: LeaderCall>(
+    replica: &Replica,
+    request: &C::Request,
+    unknown: Option<String>,
+    reason: &str,
+) -> Reply<C::Answer> {
     match unknown {
-        Some(unknown) => unknown_outcome::<C>(request, &unknown),
+        Some(unknown) => unknown_outcome::<C>(replica, request, &unknown),
         None => Reply::new(C::refusal(request, status(Code::HaNotAvailable, format!("not executed: {reason}")))),
     }
 }
 
-fn unknown_outcome<C: LeaderCall>(request: &C::Request, reason: &str) -> Reply<C::Answer> {
+fn unknown_outcome<C: LeaderCall>(replica: &Replica, request: &C::Request, reason: &str) -> Reply<C::Answer> {
+    replica.counters.outcome_unknown();
+    told_unknown::<C>(request, reason)
+}
+
+fn told_unknown<C: LeaderCall>(request: &C::Request, reason: &str) -> Reply<C::Answer> {
     // HA_NOT_AVAILABLE would say that nothing was done.
     Reply::new(C::refusal(request, status(Code::ProxyTimeout, format!("outcome is unknown: {reason}"))))
 }
@@ -237,7 +271,10 @@ mod tests {
     fn answered(code: Code, unknown: Option<&str>) -> v2::Status {
         let request = v2::SendMessageRequest::default();
         let reply = Reply::new(SendMessage::refusal(&request, status(code, "of the last try")));
-        let reply = believed::<SendMessage>(&request, unknown.map(str::to_owned), reply);
+        let reply = match denied_after_unknown::<SendMessage>(unknown.map(str::to_owned), &reply) {
+            Some(reason) => told_unknown::<SendMessage>(&request, &reason),
+            None => reply,
+        };
         reply.body.status.expect("a status")
     }
 

@@ -1,7 +1,9 @@
 //! Finding the leader, getting a call to it, and its way into the log.
 
 pub mod budget;
+pub mod fitness;
 pub mod forwarder;
+pub mod hand_over;
 pub mod leader_call;
 pub mod leadership;
 pub mod log_clock;

@@ -22,6 +22,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::log_clock::LogClock;
 use super::pending_entry::{AnswerWhen, PendingEntry, ReplyTo};
+use crate::metrics::{Counters, Refused};
 
 /// Commands in one entry, at most.
 pub const ENTRY_COMMANDS_MAX: usize = 1024;
@@ -83,6 +84,7 @@ pub struct Proposer {
     queue: mpsc::Sender<Queued>,
     queued_commands_max: u64,
     counts: Arc<Counts>,
+    counters: Arc<Counters>,
 }
 
 struct Queued {
@@ -140,6 +142,7 @@ pub struct Batcher {
     in_flight_bytes: usize,
     /// Those who wait for watermarks; the log bounds them.
     watching: FuturesUnordered<BoxFuture<'static, ()>>,
+    counters: Arc<Counters>,
     /// Taken from the queue but left over from the last entry, because of its term or size.
     next: Option<Queued>,
 }
@@ -187,6 +190,7 @@ impl Proposer {
         clock: std::sync::Arc<TermClock>,
         queued_commands_max: u64,
         proposals_in_flight_max: u64,
+        counters: Arc<Counters>,
     ) -> (Proposer, impl Future<Output = ()> + Send + use<>) {
         let capacity = usize::try_from(queued_commands_max).expect("validated");
         let (sender, queue) = mpsc::channel(capacity);
@@ -202,9 +206,15 @@ impl Proposer {
             watching: FuturesUnordered::new(),
             in_flight: FuturesUnordered::new(),
             in_flight_max: usize::try_from(proposals_in_flight_max).expect("validated"),
+            counters: counters.clone(),
             next: None,
         };
-        (Proposer { queue: sender, queued_commands_max, counts }, batcher.run())
+        (Proposer { queue: sender, queued_commands_max, counts, counters }, batcher.run())
+    }
+
+    /// Commands that wait for a place in an entry.
+    pub fn queued(&self) -> u64 {
+        (self.queue.max_capacity() - self.queue.capacity()) as u64
     }
 
     /// Hands in one command for a term in which this replica leads; resolves when it is applied here, or will not be.
@@ -233,6 +243,9 @@ impl Proposer {
             self.counts.changed.notify_one();
         }
         let queued_commands_max = self.queued_commands_max;
+        if matches!(queued, Err(mpsc::error::TrySendError::Full(_))) {
+            self.counters.refused(Refused::QueueFull, 1);
+        }
         async move {
             match queued {
                 Ok(()) => outcome.await.unwrap_or_else(|_| {
@@ -372,7 +385,7 @@ impl Batcher {
             drop(unappended);
         });
         self.in_flight_bytes += proposal.payload.len();
-        let settling = settle(self.log.clone(), proposal, ticket, pending, self.shadow.clone());
+        let settling = settle(self.log.clone(), proposal, ticket, pending, self.shadow.clone(), self.counters.clone());
         self.in_flight.push(Box::pin(settling));
     }
 }
@@ -411,6 +424,7 @@ async fn settle(
     ticket: AckTicket,
     pending: Arc<PendingEntry>,
     shadow: Arc<Shadow>,
+    counters: Arc<Counters>,
 ) -> usize {
     let Proposal { class, term, command_count, payload } = proposal;
     let bytes = payload.len();
@@ -430,7 +444,16 @@ async fn settle(
                 pending.applied(applied.output);
             }
         }
-        Err(error) => pending.failed(&SubmitError::from(error)),
+        Err(error) => {
+            let error = SubmitError::from(error);
+            match error {
+                SubmitError::Full(_) => counters.refused(Refused::LogFull, pending.waiting()),
+                SubmitError::TooLarge(_) => counters.refused(Refused::TooLarge, pending.waiting()),
+                // Counted where the caller is told, if it is.
+                SubmitError::NotStored { .. } | SubmitError::Overloaded { .. } | SubmitError::Unknown(_) => {}
+            }
+            pending.failed(&error);
+        }
     }
     bytes
 }

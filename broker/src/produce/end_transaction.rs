@@ -54,7 +54,12 @@ pub async fn end(replica: &Replica, attempt: Attempt, handle: &HeldHandle, commi
     let command = Command::EndTransaction { topic: handle.topic.clone(), message: handle.message, commit };
     match replica.proposer.submit(attempt.term, command).await {
         Ok(settled) => Tried::answer(match settled.outcome {
-            Outcome::TransactionEnded { .. } => ok(),
+            Outcome::TransactionEnded { repeated, .. } => {
+                if !repeated {
+                    replica.counters.transaction_ended(&handle.topic, commit);
+                }
+                ok()
+            }
             Outcome::Rejected(Rejection::TopicNotFound) => no_topic(&handle.topic),
             Outcome::Rejected(
                 rejection @ (Rejection::TransactionNotFound | Rejection::TransactionEndedOtherwise { .. }),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flotilla_message::{AckLevel, MessageId, Permission, QueueId, SendLevel, TopicName};
+use flotilla_message::{AckLevel, MessageId, Permission, QueueId, SendLevel, StoredFrame, TopicName};
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};
@@ -15,6 +15,7 @@ use super::outgoing::Outgoing;
 use crate::edge::names::known_code;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
 use crate::lead::proposer::Settled;
+use crate::metrics::Refused;
 use crate::replica::Replica;
 
 /// How many messages of one send have their places in the response's metadata: a header block of a thousand breaks gRPC
@@ -64,12 +65,24 @@ impl LeaderCall for SendMessage {
         let queue =
             replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.writable_queues);
         let (topic, frames) = (outgoing.topic.clone(), outgoing.frames);
+        let sizes: Vec<usize> = frames.iter().map(StoredFrame::byte_len).collect();
         let command = match outgoing.check_after_ms {
             Some(check_after_ms) => Command::Prepare { topic, queue, check_after_ms, frames },
             None => Command::Produce { topic, queue, frames },
         };
         match replica.proposer.submit_at(attempt.term, command, when).await {
-            Ok(settled) => answer(replica, request, &outgoing.topic, level, settled),
+            Ok(settled) => {
+                match &settled.outcome {
+                    Outcome::Produced { offsets, .. } => {
+                        replica.counters.stored(&outgoing.topic, outgoing.message_type, offsets, &sizes);
+                    }
+                    Outcome::Rejected(Rejection::TooManyDelayed | Rejection::TooManyHalves) => {
+                        replica.counters.refused(Refused::HeldFull, 1);
+                    }
+                    _ => {}
+                }
+                answer(replica, request, &outgoing.topic, level, settled)
+            }
             Err(error) => Tried::from_submit(error, refuse),
         }
     }

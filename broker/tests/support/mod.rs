@@ -10,6 +10,7 @@ use flotilla_broker::{Broker, BrokerConfig, ReplicaConfig};
 use flotilla_proto::client::{AdminCalls, CallOptions, Connector, MessagingCalls, TonicConnector};
 use flotilla_proto::v2::receive_message_response::Content;
 use flotilla_proto::{Reply, admin, metadata, v2};
+use flotilla_raft_log::{Disk, OsDisk};
 use flotilla_runtime::Runtime;
 use futures::StreamExt as _;
 use tempfile::TempDir;
@@ -32,6 +33,15 @@ impl Cluster {
 
     /// As [`Cluster::start`], with changed settings.
     pub async fn start_with(replica_count: u64, change: impl Fn(&mut BrokerConfig)) -> Cluster {
+        Cluster::start_over(replica_count, change, |_| Arc::new(OsDisk)).await
+    }
+
+    /// As [`Cluster::start_with`], each replica over a disk of its own.
+    pub async fn start_over(
+        replica_count: u64,
+        change: impl Fn(&mut BrokerConfig),
+        disk_of: impl Fn(u64) -> Arc<dyn Disk>,
+    ) -> Cluster {
         let runtime = Runtime::tokio();
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut listeners = Vec::new();
@@ -48,7 +58,8 @@ impl Cluster {
         for (node, (client, peer)) in (1..).zip(listeners) {
             let mut config = config_of(node, &replicas, dir.path());
             change(&mut config);
-            let broker = Broker::start_on(config.clone(), runtime.clone(), client, peer).await.expect("it starts");
+            let broker = Broker::start_over(config.clone(), runtime.clone(), disk_of(node), client, peer).await;
+            let broker = broker.expect("it starts");
             configs.push(config);
             brokers.push(Some(broker));
         }

@@ -64,6 +64,9 @@ pub struct BrokerArguments {
     /// All namesrvs
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     namesrv: Vec<String>,
+    /// Where metrics and health are served (HTTP: /metrics, /live, /ready) [default: nowhere; the usual port is 5557]
+    #[arg(long, value_name = "IP:PORT")]
+    metrics_listen: Option<SocketAddr>,
     /// Size of one log segment, such as 64MiB [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     segment_bytes: Option<u64>,
@@ -156,6 +159,9 @@ impl BrokerArguments {
         if self.client_advertise.is_some() {
             config.client_advertise = self.client_advertise;
         }
+        if self.metrics_listen.is_some() {
+            config.metrics_listen = self.metrics_listen;
+        }
         if self.data_quota.is_some() {
             config.data_bytes_max = self.data_quota;
         }
@@ -245,6 +251,17 @@ mod tests {
             .to_string();
         for part in ["node is 0", "\"a b\"", "client of replica 1", "segment"] {
             assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+    }
+
+    #[test]
+    fn the_sample_config_is_usable_on_each_machine() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/three-machines/broker.toml");
+        for node in ["1", "2", "3"] {
+            let config = config(&["--config", path, "--node", node]).unwrap();
+            assert_eq!((config.replicas.len(), config.namesrv.len()), (3, 2));
+            assert_eq!(config.metrics_listen.map(|address| address.port()), Some(5557));
+            assert_eq!(config.client_address(), format!("10.0.0.{node}:8081"));
         }
     }
 

@@ -7,11 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use flotilla_broker::{Broker, BrokerConfig, ReplicaConfig};
 use flotilla_chaos::cluster::{ClusterView, ClusterViewError};
+use flotilla_metrics::{Endpoint, EndpointError};
 use flotilla_namesrv::{Namesrv, NamesrvConfig};
 use flotilla_proto::client::{CallOptions, Connector, TonicConnector};
 use flotilla_proto::namesrv::{ListBrokersRequest, ReplicaRole};
 use flotilla_runtime::{Runtime, Task};
 use futures::future::{join_all, select_all};
+use tokio::net::TcpListener;
 
 use super::serve::{Server, serve_until_stopped, start_unless_stopped};
 use crate::failure::Failure;
@@ -20,6 +22,8 @@ use crate::quantity::{format_bytes, parse_bytes};
 use crate::ready_line;
 use crate::stop_signal::StopSignals;
 
+/// Where RocketMQ's users look for metrics.
+const METRICS_PORT: u16 = 5557;
 const LEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const ROUTES_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT_MAX: Duration = Duration::from_secs(1);
@@ -56,6 +60,9 @@ pub struct DevArguments {
     /// Port of the first replica for the other replicas; the others take the next ones
     #[arg(long, value_name = "PORT", default_value_t = 10912, value_parser = clap::value_parser!(u16).range(1..=65_531))]
     peer_port: u16,
+    /// Port of metrics and health (HTTP: /metrics, /live, /ready), 0 for none [default: 5557, or any if that is taken]
+    #[arg(long, value_name = "PORT")]
+    metrics_port: Option<u16>,
     /// Size of one log segment
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
     segment_bytes: u64,
@@ -73,6 +80,8 @@ enum DevError {
     Namesrv(#[source] flotilla_namesrv::StartError),
     #[error("replica {node} cannot start: {source}")]
     Broker { node: u64, source: flotilla_broker::StartError },
+    #[error(transparent)]
+    Metrics(#[from] EndpointError),
     #[error(transparent)]
     View(#[from] ClusterViewError),
     #[error("the namesrv had not heard of a leader within {waited:?}")]
@@ -94,7 +103,7 @@ pub async fn run(arguments: DevArguments, runtime: Runtime) -> Result<(), Failur
         return Ok(());
     };
     let leader = leader?;
-    arguments.print_endpoints(&cluster.addresses);
+    arguments.print_endpoints(&cluster);
     ready_line::print(format_args!("replica {leader} leads, messages can be sent; Ctrl-C stops"));
     serve_until_stopped(cluster, &mut signals, &runtime).await
 }
@@ -102,6 +111,21 @@ pub async fn run(arguments: DevArguments, runtime: Runtime) -> Result<(), Failur
 impl DevArguments {
     fn namesrv_address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.namesrv_port))
+    }
+
+    /// The port for monitoring. The usual one may be taken by another cluster on this machine; one that was asked for must
+    /// be had.
+    async fn metrics_listener(&self) -> Result<Option<(SocketAddr, TcpListener)>, EndpointError> {
+        let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let bound = match self.metrics_port {
+            Some(0) => return Ok(None),
+            Some(port) => (address(port), Endpoint::bind(address(port)).await?),
+            None => match Endpoint::bind(address(METRICS_PORT)).await {
+                Ok(listener) => (address(METRICS_PORT), listener),
+                Err(_) => (address(0), Endpoint::bind(address(0)).await?),
+            },
+        };
+        Ok(Some(bound))
     }
 
     fn broker_configs(&self) -> Vec<BrokerConfig> {
@@ -129,10 +153,13 @@ impl DevArguments {
             .collect()
     }
 
-    fn print_endpoints(&self, addresses: &[String]) {
+    fn print_endpoints(&self, cluster: &DevCluster) {
         let data = std::path::absolute(&self.data).unwrap_or_else(|_| self.data.clone());
         output::line(format_args!("namesrv    {}", self.namesrv_address()));
-        output::line(format_args!("brokers    {}", addresses.join(" ")));
+        output::line(format_args!("brokers    {}", cluster.addresses.join(" ")));
+        if let Some(metrics) = &cluster.metrics {
+            output::line(format_args!("metrics    http://{}/metrics (also /live, /ready)", metrics.address()));
+        }
         output::line(format_args!(
             "data       {} (segments of {}, at most {} a replica)",
             data.display(),
@@ -148,6 +175,8 @@ struct DevCluster {
     namesrv_address: String,
     brokers: Vec<Broker>,
     addresses: Vec<String>,
+    /// One port for all of it.
+    metrics: Option<Endpoint>,
 }
 
 impl DevCluster {
@@ -157,6 +186,7 @@ impl DevCluster {
         runtime: &Runtime,
     ) -> Result<DevCluster, DevError> {
         create_folder(&arguments.data)?;
+        let metrics = arguments.metrics_listener().await?;
         let namesrv_address = arguments.namesrv_address();
         let config = NamesrvConfig { listen: namesrv_address, ..NamesrvConfig::default() };
         let namesrv = Namesrv::start(config, runtime.clone()).await.map_err(DevError::Namesrv)?;
@@ -175,7 +205,15 @@ impl DevCluster {
         for start in starting {
             brokers.push(start.await.expect("starting a broker neither panics nor is cancelled")?);
         }
-        Ok(DevCluster { namesrv, namesrv_address: namesrv_address.to_string(), brokers, addresses })
+        let metrics = match metrics {
+            Some((address, listener)) => {
+                let sources = brokers.iter().map(Broker::metrics).chain([namesrv.metrics()]).collect();
+                let served = Endpoint::start_on(listener, sources, runtime);
+                Some(served.map_err(|source| EndpointError::Listen { address, source })?)
+            }
+            None => None,
+        };
+        Ok(DevCluster { namesrv, namesrv_address: namesrv_address.to_string(), brokers, addresses, metrics })
     }
 
     /// Waits until a leader takes writes and the namesrv knows it; returns its number.

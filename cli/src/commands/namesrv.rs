@@ -30,6 +30,9 @@ pub struct NamesrvArguments {
     /// Address and port to listen on [default: 0.0.0.0:9876]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
+    /// Where metrics and health are served (HTTP: /metrics, /live, /ready) [default: nowhere; the usual port is 5557]
+    #[arg(long, value_name = "IP:PORT")]
+    metrics_listen: Option<SocketAddr>,
     /// Print the effective settings as TOML and end
     #[arg(long)]
     print_config: bool,
@@ -100,6 +103,9 @@ impl NamesrvArguments {
         if let Some(listen) = self.listen {
             config.listen = listen;
         }
+        if self.metrics_listen.is_some() {
+            config.metrics_listen = self.metrics_listen;
+        }
         config.validate()?;
         Ok(config)
     }
@@ -108,6 +114,13 @@ impl NamesrvArguments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_sample_config_is_usable() {
+        let sample = include_str!("../../../deploy/three-machines/namesrv.toml");
+        let config = NamesrvConfig::from_toml(sample).unwrap();
+        assert_eq!(config.metrics_listen.map(|address| address.port()), Some(5558));
+    }
 
     #[test]
     fn the_example_config_says_the_defaults() {

@@ -6,7 +6,11 @@
 
 mod bad_input;
 mod cluster;
+mod copies;
 mod demo;
 mod dev;
+mod frozen_target;
 mod log_tools;
+mod metrics;
+mod namesrv_restart;
 mod support;

@@ -44,7 +44,8 @@ pub(crate) fn core_config(config: &LogConfig) -> Result<Config, OpenError> {
         enable_leader_restore: Some(false),
         // A follower that lost its tail is caught up instead of being silently left behind.
         allow_log_reversion: Some(true),
-        backoff: "20ms 50ms 100ms ...1000ms".to_owned(),
+        // How long after its return a peer may wait to be caught up, at most.
+        backoff: "20ms 50ms 100ms ...500ms".to_owned(),
         ..Config::default()
     };
     core.validate().map_err(|error| OpenError::Config(vec![error.to_string()]))

@@ -144,7 +144,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
         }
     }
 
-    fn stream_append<'s, S>(&'s mut self, input: S, option: RPCOption) -> BoxFuture<'s, RpcResult<Responses<'s>>>
+    fn stream_append<'s, S>(&'s mut self, mut input: S, option: RPCOption) -> BoxFuture<'s, RpcResult<Responses<'s>>>
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
@@ -161,7 +161,11 @@ impl RaftNetworkV2<TypeConfig> for Network {
             return Box::pin(async move { Ok(responses.boxed()) });
         }
         Box::pin(async move {
+            // The core's pause after failures is in its requests: without taking one first, a peer that refuses would be
+            // tried again thousands of times a second.
+            let Some(first) = input.next().await else { return Ok(futures::stream::empty().boxed()) };
             let channel = self.open().await?;
+            let input = futures::stream::iter([first]).chain(input);
             let stream = AppendStream::start(&self.runtime, channel, self.marks.clone(), input);
             let kept = &mut self.channel;
             let session = futures::stream::unfold((stream, kept), |(mut stream, kept)| async move {

@@ -15,7 +15,7 @@ use crate::fields::{FieldError, FieldReader, u32_at};
 use crate::ids::EntryId;
 use crate::repair::{FetchAnswer, FetchRequest};
 use crate::segment::{Record, RecordKind};
-use crate::vitals::{StateDigest, VitalsAnswer};
+use crate::vitals::{Fitness, StateDigest, VitalsAnswer};
 use crate::{LogIndex, NodeId, Term};
 
 const MAGIC: [u8; 4] = *b"FLPW";
@@ -383,7 +383,11 @@ fn get_fetch_answer(body: &mut FieldReader) -> Result<FetchAnswer, FieldError> {
 }
 
 fn put_vitals(frame: &mut BytesMut, answer: &VitalsAnswer) {
-    frame.put_u8(answer.is_fit.into());
+    frame.put_u8(match answer.fitness {
+        Fitness::Unfit => 0,
+        Fitness::Fit => 1,
+        Fitness::Reluctant => 2,
+    });
     frame.put_u64_le(answer.wall_ms);
     frame.put_u32_le(u32::try_from(answer.digests.len()).expect("only some digests are kept"));
     for StateDigest { index, version, digest } in &answer.digests {
@@ -394,7 +398,13 @@ fn put_vitals(frame: &mut BytesMut, answer: &VitalsAnswer) {
 }
 
 fn get_vitals(body: &mut FieldReader) -> Result<VitalsAnswer, FieldError> {
-    let (is_fit, wall_ms) = (body.flag("fit to lead")?, body.u64()?);
+    let fitness = match body.u8()? {
+        0 => Fitness::Unfit,
+        1 => Fitness::Fit,
+        2 => Fitness::Reluctant,
+        other => return Err(FieldError::Unknown { name: "fitness to lead", value: other.into() }),
+    };
+    let wall_ms = body.u64()?;
     let count = body.u32()? as usize;
     let mut digests = Vec::with_capacity(count.min(body.left() / DIGEST_BYTES));
     for _ in 0..count {
@@ -402,7 +412,7 @@ fn get_vitals(body: &mut FieldReader) -> Result<VitalsAnswer, FieldError> {
         let (low, high) = (body.u64()?, body.u64()?);
         digests.push(StateDigest { index, version, digest: u128::from(high) << 64 | u128::from(low) });
     }
-    Ok(VitalsAnswer { is_fit, wall_ms, digests })
+    Ok(VitalsAnswer { fitness, wall_ms, digests })
 }
 
 fn get_append_response(body: &mut FieldReader) -> Result<StreamAppendResult<TypeConfig>, FieldError> {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::repair::{FetchAnswer, FetchRequest};
 use crate::segment::{Record, RecordKind};
-use crate::vitals::{StateDigest, VitalsAnswer};
+use crate::vitals::{Fitness, StateDigest, VitalsAnswer};
 
 use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::Members;
@@ -68,7 +68,7 @@ proptest! {
     #[test]
     fn fetched_entries_and_vitals_arrive_as_sent(
         numbers: (u64, u64, u64), payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..5),
-        digests: Vec<(u64, u32, u128)>, is_fit: bool,
+        digests: Vec<(u64, u32, u128)>, fitness in 0..3_usize,
     ) {
         let request = FetchRequest { first: LogIndex(numbers.0), end: LogIndex(numbers.1) };
         let PeerMessage::FetchRequest(arrived) = round_trip(PeerMessage::FetchRequest(request)) else {
@@ -88,7 +88,7 @@ proptest! {
         prop_assert!(matches!(round_trip(PeerMessage::VitalsRequest), PeerMessage::VitalsRequest));
         let digest = |(index, version, digest)| StateDigest { index: LogIndex(index), version, digest };
         let digests = digests.into_iter().map(digest);
-        let answer = VitalsAnswer { is_fit, wall_ms: numbers.2, digests: digests.collect() };
+        let answer = VitalsAnswer { fitness: [Fitness::Fit, Fitness::Reluctant, Fitness::Unfit][fitness], wall_ms: numbers.2, digests: digests.collect() };
         let PeerMessage::VitalsAnswer(arrived) = round_trip(PeerMessage::VitalsAnswer(answer.clone())) else {
             panic!("another message arrived")
         };

@@ -5,7 +5,7 @@
 //! better than serving nothing. One that holds its vote never does: others may have confirmed what it forgot.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use flotilla_runtime::{Instant, Runtime, Task};
@@ -13,7 +13,7 @@ use flotilla_runtime::{Instant, Runtime, Task};
 use crate::log_view::LogView;
 use crate::raft::LogRaft;
 use crate::status_watch::StatusWatch;
-use crate::vitals::{Vitals, ask_vitals};
+use crate::vitals::{Fitness, Vitals, ask_vitals};
 use crate::{Role, Transport};
 
 /// While this replica is unfit it looks so often.
@@ -40,6 +40,10 @@ struct Inner {
     transport: Arc<dyn Transport>,
     runtime: Runtime,
     may_campaign: AtomicBool,
+    /// The owner does not want it to campaign by itself now.
+    is_held_back: AtomicBool,
+    hand_overs_done: AtomicU64,
+    hand_overs_failed: AtomicU64,
 }
 
 impl LeadGuard {
@@ -60,6 +64,9 @@ impl LeadGuard {
             transport,
             runtime: runtime.clone(),
             may_campaign: AtomicBool::new(true),
+            is_held_back: AtomicBool::new(false),
+            hand_overs_done: AtomicU64::new(0),
+            hand_overs_failed: AtomicU64::new(0),
         });
         inner.let_campaign(inner.is_fit() || inner.status.now().members.len() <= 1);
         let working = inner.clone();
@@ -67,8 +74,26 @@ impl LeadGuard {
         LeadGuard { inner, _task: task }
     }
 
-    /// Whether this replica may campaign, or take over leadership.
+    /// Whether this replica may campaign by itself.
     pub(crate) fn may_campaign(&self) -> bool {
+        self.may_take_over() && !self.inner.is_held_back.load(Ordering::Acquire)
+    }
+
+    /// Lets the replica campaign by itself, or not. One that may not still votes, follows, and takes over when leadership
+    /// is handed to it.
+    pub(crate) fn hold_back(&self, is_held_back: bool) {
+        self.inner.is_held_back.store(is_held_back, Ordering::Release);
+        self.inner.tell_core();
+    }
+
+    /// How often it has given the lead away by itself, and how often nobody took it in time.
+    pub(crate) fn hand_overs(&self) -> (u64, u64) {
+        let inner = &*self.inner;
+        (inner.hand_overs_done.load(Ordering::Relaxed), inner.hand_overs_failed.load(Ordering::Relaxed))
+    }
+
+    /// Whether this replica may take over leadership that is handed to it.
+    pub(crate) fn may_take_over(&self) -> bool {
         // What was found a moment ago counts at once, though the task may not have looked yet.
         let inner = &*self.inner;
         inner.is_fit() || (!inner.holds_vote() && inner.may_campaign.load(Ordering::Acquire) && inner.is_late())
@@ -99,7 +124,12 @@ impl Inner {
     fn let_campaign(&self, may: bool) {
         let may = may && !self.holds_vote();
         self.may_campaign.store(may, Ordering::Release);
-        self.raft.runtime_config().elect(may);
+        self.tell_core();
+    }
+
+    fn tell_core(&self) {
+        let is_held_back = self.is_held_back.load(Ordering::Acquire);
+        self.raft.runtime_config().elect(self.may_campaign.load(Ordering::Acquire) && !is_held_back);
     }
 
     async fn run(&self) {
@@ -142,15 +172,14 @@ impl Inner {
 
     /// Gives the lead to the fittest follower; false if there is none.
     async fn hand_over(&self) -> bool {
-        for target in self.status.followers_by_log() {
-            let is_fit = match ask_vitals(&self.runtime, &*self.transport, target).await {
-                Some(answer) => answer.is_fit,
-                // It does not answer, or does not know the question.
-                None => false,
-            };
-            if !is_fit {
-                continue;
+        let mut fitnesses = Vec::new();
+        for (place, target) in self.status.followers_by_log().into_iter().enumerate() {
+            // One that does not answer, or does not know the question, is passed over.
+            if let Some(answer) = ask_vitals(&self.runtime, &*self.transport, target).await {
+                fitnesses.push((answer.fitness, place, target));
             }
+        }
+        if let Some((_, _, target)) = fitnesses.into_iter().filter(|(fitness, ..)| *fitness != Fitness::Unfit).min() {
             tracing::warn!(%target, "lead guard: handing over, this replica is not fit to lead");
             if self.raft.trigger().transfer_leader(target.0).await.is_err() {
                 return true;
@@ -159,6 +188,9 @@ impl Inner {
             while self.status.now().role == Role::Leader && self.runtime.now() < until {
                 self.runtime.sleep(LOOK_PAUSE / 4).await;
             }
+            let is_done = self.status.now().role != Role::Leader;
+            let count = if is_done { &self.hand_overs_done } else { &self.hand_overs_failed };
+            count.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         self.runtime.sleep(LOOK_PAUSE * 10).await;

@@ -124,6 +124,12 @@ impl Segment {
         self.truncate(end);
     }
 
+    /// Bytes of its records from `from` on, which it holds, or from a mark a little before.
+    pub(crate) fn bytes_from(&self, from: LogIndex) -> u64 {
+        let mark = self.positions.mark_before(from.0 - self.header.first.0);
+        mark.map_or(0, |(_, position)| self.position.saturating_sub(position))
+    }
+
     /// The stretch `from..end` of this segment, both within it. A cold one is far behind the log's tail.
     pub(crate) fn part(&self, from: LogIndex, end: LogIndex, is_cold: bool) -> SegmentPart {
         assert!(from >= self.header.first && end <= self.end && from < end, "the stretch lies within the segment");

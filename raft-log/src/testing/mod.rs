@@ -7,6 +7,7 @@ mod ledger;
 mod memory_net;
 mod small_disk;
 mod step_runtime;
+mod weather;
 
 pub(crate) use crash_disk::{CrashDisk, Loss, Op};
 pub(crate) use history::{Model, Opened, Step, checkpoint_of, open_all, open_with, small_config};
@@ -14,3 +15,4 @@ pub(crate) use ledger::{ACKNOWLEDGED, Ledger};
 pub(crate) use memory_net::MemoryNet;
 pub(crate) use small_disk::SmallDisk;
 pub(crate) use step_runtime::StepRuntime;
+pub(crate) use weather::{Link, Weather};

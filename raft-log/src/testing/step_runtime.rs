@@ -1,6 +1,7 @@
 //! A runtime of one thread that runs tasks in the order of their waking and blocking work in place: same in, same out.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 

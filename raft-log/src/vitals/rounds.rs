@@ -26,14 +26,20 @@ const CLOCK_ROUNDS: u32 = 2;
 
 /// Asks one peer.
 pub(crate) async fn ask_vitals(runtime: &Runtime, transport: &dyn Transport, peer: NodeId) -> Option<VitalsAnswer> {
+    ask(runtime, transport, peer).await.ok()
+}
+
+/// Asks one peer; why it did not answer.
+async fn ask(runtime: &Runtime, transport: &dyn Transport, peer: NodeId) -> Result<VitalsAnswer, String> {
     let body: Bytes = encode(PeerMessage::VitalsRequest);
     let call = transport.call(peer, PeerCallKind::Vitals, body, ASK_TIMEOUT);
     match runtime.timeout(ASK_TIMEOUT, call).await {
         Ok(Ok(body)) => match decode(body) {
-            Ok(PeerMessage::VitalsAnswer(answer)) => Some(answer),
-            _ => None,
+            Ok(PeerMessage::VitalsAnswer(answer)) => Ok(answer),
+            _ => Err("it answered nonsense".to_owned()),
         },
-        _ => None,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} ms", ASK_TIMEOUT.as_millis())),
     }
 }
 
@@ -59,6 +65,7 @@ impl Rounds {
         while !self.view.shared.damages.is_closing() {
             self.runtime.sleep(ROUND_PAUSE).await;
             let voters = self.status.now().members;
+            self.vitals.silences.keep(|node| voters.contains(&node));
             if voters.len() < 2 {
                 continue;
             }
@@ -67,7 +74,9 @@ impl Rounds {
             for peer in voters.iter().copied().filter(|voter| *voter != self.node) {
                 let asked_at = self.runtime.wall_ms();
                 let began = self.runtime.now();
-                if let Some(answer) = ask_vitals(&self.runtime, &*self.transport, peer).await {
+                let answer = ask(&self.runtime, &*self.transport, peer).await;
+                self.note_silence(peer, answer.as_ref().err());
+                if let Ok(answer) = answer {
                     let took_ms = u64::try_from((self.runtime.now() - began).as_millis()).unwrap_or(u64::MAX);
                     clocks.push(far(asked_at, took_ms, answer.wall_ms));
                     answers.insert(peer, answer.digests);
@@ -76,6 +85,23 @@ impl Rounds {
             contradicted = if is_contradicted(&clocks, voters.len()) { contradicted + 1 } else { 0 };
             self.judge_clock(contradicted >= CLOCK_ROUNDS);
             self.judge_state(&answers, voters.len());
+        }
+    }
+
+    fn note_silence(&self, peer: NodeId, reason: Option<&String>) {
+        let now = self.runtime.now();
+        match reason {
+            Some(reason) => {
+                if let Some(silent) = self.vitals.silences.missed(peer, reason.clone(), now) {
+                    let silent_s = silent.as_secs();
+                    tracing::warn!(peer = peer.0, silent_s, reason, "replica cannot be reached from here");
+                }
+            }
+            None => {
+                if let Some(silent) = self.vitals.silences.heard(peer, now) {
+                    tracing::info!(peer = peer.0, silent_s = silent.as_secs(), "replica is reached again");
+                }
+            }
         }
     }
 

@@ -6,13 +6,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flotilla_runtime::Runtime;
 
 use super::digests::{Digests, StateDigest};
+use super::silences::Silences;
 use crate::log_view::LogView;
+
+/// Whether a replica should lead, as it says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fitness {
+    /// It knows no reason why it should not.
+    Fit,
+    /// It can, and another one would do better: its disk is slow or full, or it applies late.
+    Reluctant,
+    /// It must not: its copy of the log has a hole, or its clock is wrong.
+    Unfit,
+}
 
 /// What a replica tells about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VitalsAnswer {
-    /// It knows no reason why it should not lead.
-    pub(crate) is_fit: bool,
+    /// Whether it should lead.
+    pub(crate) fitness: Fitness,
     /// Its wall clock, ms since 1970.
     pub(crate) wall_ms: u64,
     /// Its newest digests.
@@ -24,7 +36,9 @@ pub(crate) struct Vitals {
     view: LogView,
     runtime: Runtime,
     pub(crate) digests: Digests,
+    pub(crate) silences: Silences,
     is_clock_off: AtomicBool,
+    is_ill: AtomicBool,
     alarm: Mutex<Option<String>>,
 }
 
@@ -34,7 +48,9 @@ impl Vitals {
             view,
             runtime,
             digests: Digests::default(),
+            silences: Silences::default(),
             is_clock_off: AtomicBool::new(false),
+            is_ill: AtomicBool::new(false),
             alarm: Mutex::new(None),
         }
     }
@@ -46,6 +62,22 @@ impl Vitals {
 
     pub(super) fn set_clock_off(&self, is_off: bool) -> bool {
         self.is_clock_off.swap(is_off, Ordering::AcqRel) != is_off
+    }
+
+    /// Its owner finds it ill, or well again.
+    pub(crate) fn set_ill(&self, is_ill: bool) {
+        self.is_ill.store(is_ill, Ordering::Release);
+    }
+
+    /// Whether it should lead.
+    pub(crate) fn fitness(&self) -> Fitness {
+        if self.view.shared.damages.any() || self.is_clock_off() {
+            Fitness::Unfit
+        } else if self.is_ill.load(Ordering::Acquire) || self.view.shared.room.is_blocked() {
+            Fitness::Reluctant
+        } else {
+            Fitness::Fit
+        }
     }
 
     /// A difference of state between replicas, in words, once there was one.
@@ -62,10 +94,6 @@ impl Vitals {
     }
 
     pub(crate) fn answer(&self) -> VitalsAnswer {
-        VitalsAnswer {
-            is_fit: !self.view.shared.damages.any() && !self.is_clock_off(),
-            wall_ms: self.runtime.wall_ms(),
-            digests: self.digests.newest(),
-        }
+        VitalsAnswer { fitness: self.fitness(), wall_ms: self.runtime.wall_ms(), digests: self.digests.newest() }
     }
 }

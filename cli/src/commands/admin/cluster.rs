@@ -121,6 +121,8 @@ fn trouble_of(integrity: &Integrity) -> Vec<String> {
     if !integrity.state_alarm.is_empty() {
         trouble.push(integrity.state_alarm.clone());
     }
+    let unreached = integrity.unreached.iter();
+    trouble.extend(unreached.map(|peer| format!("does not reach replica {}: {}", peer.node, peer.reason)));
     trouble
 }
 

@@ -1,0 +1,13 @@
+//! What monitoring is told of a replica: counters kept while it works, and everything else looked up when asked for.
+
+mod counters;
+mod health_numbers;
+mod label_table;
+mod lag_track;
+mod log_numbers;
+mod message_numbers;
+mod source;
+
+pub use counters::{Counters, HandOverCause, Refused};
+pub use lag_track::LagTrack;
+pub use source::ReplicaSource;

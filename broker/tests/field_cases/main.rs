@@ -1,0 +1,12 @@
+//! What went wrong in other brokers, tried on three replicas in one process: cut-off leaders, lost answers, batches under
+//! failover, order, metadata, registrations.
+
+mod batches;
+mod changes;
+mod cut_off;
+mod links;
+mod load;
+mod ordered;
+mod registering;
+#[path = "../support/mod.rs"]
+mod support;
