@@ -7,7 +7,7 @@ use std::time::Duration;
 use flotilla_message::{GroupName, MessageType, Permission, TopicName};
 use flotilla_raft_log::{LogIndex, NodeId, Term};
 use flotilla_runtime::Runtime;
-use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicAck, TopicInfo};
+use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo, TopicLevel};
 
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
@@ -99,7 +99,7 @@ impl Replica {
             queue_count: 1,
             writable_queues: 1,
             permission: Permission::ReadWrite,
-            level: TopicAck::default(),
+            level: TopicLevel::default(),
         })
     }
 

@@ -383,21 +383,6 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         self.inner.view.wait_durable(index).await.map_err(|_| ProposeError::Stopped)
     }
 
-    /// How far each replica has come, as this leader sees it, and which of them keep up.
-    pub fn replication(&self) -> ReplicationStatus {
-        self.inner.acks.status()
-    }
-
-    /// Messages that this replica had acknowledged before they were committed, and that another leader overrode.
-    pub fn lost_tail(&self) -> LostTailStatus {
-        self.inner.keeper.status()
-    }
-
-    /// It may have lost entries that it had confirmed, when the machine went down, and does not vote until it has them again.
-    pub fn is_recovering(&self) -> bool {
-        self.inner.view.vote_hold().holds()
-    }
-
     /// Numbers for whoever watches this replica. Asks the file system for its space.
     pub fn stats(&self) -> LogStats {
         let inner = &*self.inner;
@@ -430,6 +415,21 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// word; of several the one with the longest log. `None` if there is none, or this replica does not lead.
     pub async fn fit_follower(&self, lag_entries_max: u64, silence_max: Duration) -> Option<NodeId> {
         self.inner.fit_follower(lag_entries_max, silence_max).await
+    }
+
+    /// How far each replica has come, as this leader sees it, and which of them keep up.
+    pub fn replication(&self) -> ReplicationStatus {
+        self.inner.acks.status()
+    }
+
+    /// Messages that this replica had acknowledged before they were committed, and that another leader overrode.
+    pub fn lost_tail(&self) -> LostTailStatus {
+        self.inner.keeper.status()
+    }
+
+    /// It may have lost entries that it had confirmed, when the machine went down, and does not vote until it has them again.
+    pub fn is_recovering(&self) -> bool {
+        self.inner.view.vote_hold().holds()
     }
 
     /// How long this replica's syncs took since it was opened.

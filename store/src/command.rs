@@ -1,6 +1,6 @@
 //! What can be asked of the state machine.
 
-use crate::TopicAck;
+use crate::TopicLevel;
 use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName};
 
 /// Where a group begins in a queue it meets for the first time.
@@ -161,7 +161,7 @@ pub enum Command {
         /// Its name.
         name: TopicName,
         /// The level; what is `None` is as the group of brokers has it.
-        level: TopicAck,
+        level: TopicLevel,
     },
     /// Notes which commands of this entry, by number, were answered before the entry was committed: if another leader
     /// overrides it, what they stored is lost although its senders were told otherwise. Changes nothing.

@@ -5,9 +5,9 @@ use bytes::{BufMut, BytesMut};
 use crate::entry::{layout, put_text};
 use crate::entry_view::{CommandView, EntryView, MalformedEntry};
 use crate::entry_walk::Operands;
-use crate::levels::{TopicAck, ack_code, flush_code, level_of};
+use crate::levels::{TopicLevel, ack_code, flush_code, level_of};
 
-pub(crate) fn put_set_topic_level(out: &mut BytesMut, name: &str, level: TopicAck) -> u8 {
+pub(crate) fn put_set_topic_level(out: &mut BytesMut, name: &str, level: TopicLevel) -> u8 {
     put_text(out, name);
     out.put_u8(ack_code(level.ack));
     out.put_u8(flush_code(level.flush));

@@ -8,7 +8,7 @@ use flotilla_message::{
 use crate::entry::{crc_without, layout};
 use crate::entry_walk::{Frames, Operands, malformed, u32_at, u64_at};
 use crate::limits::COMMANDS_PER_ENTRY_MAX;
-use crate::{Command, SkipRange, StartPolicy, TopicAck, entry_levels, entry_rare};
+use crate::{Command, SkipRange, StartPolicy, TopicLevel, entry_levels, entry_rare};
 
 /// Why a payload is not a log entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -126,7 +126,7 @@ pub(crate) enum CommandView<'a> {
     Rare(Command),
     SetTopicLevel {
         name: &'a str,
-        level: TopicAck,
+        level: TopicLevel,
     },
     AnsweredEarly {
         commands: Vec<u32>,

@@ -11,7 +11,7 @@ use crate::{Outcome, Rejection};
 
 /// What a topic says of the level of its sends; `None`: as the group of brokers has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TopicAck {
+pub struct TopicLevel {
     /// How many copies there are when a send is answered.
     pub ack: Option<AckLevel>,
     /// Whether they are on disk.
@@ -20,10 +20,10 @@ pub struct TopicAck {
 
 /// By topic number; a topic without a word of its own has no row.
 #[derive(Debug, Default)]
-pub(crate) struct Levels(BTreeMap<u64, TopicAck>);
+pub(crate) struct Levels(BTreeMap<u64, TopicLevel>);
 
 impl Levels {
-    pub fn of(&self, topic_uid: u64) -> TopicAck {
+    pub fn of(&self, topic_uid: u64) -> TopicLevel {
         self.0.get(&topic_uid).copied().unwrap_or_default()
     }
 
@@ -31,8 +31,8 @@ impl Levels {
         self.0.remove(&topic_uid);
     }
 
-    fn set(&mut self, topic_uid: u64, level: TopicAck) {
-        if level == TopicAck::default() {
+    fn set(&mut self, topic_uid: u64, level: TopicLevel) {
+        if level == TopicLevel::default() {
             self.forget(topic_uid);
         } else {
             self.0.insert(topic_uid, level);
@@ -52,7 +52,7 @@ impl State {
     pub fn set_topic_level(
         &mut self,
         name: &str,
-        level: TopicAck,
+        level: TopicLevel,
         changes: &mut Changes,
     ) -> Result<Outcome, Rejection> {
         let uid = self.topic(name)?.uid;
@@ -73,10 +73,10 @@ pub(crate) fn flush_code(flush: Option<FlushLevel>) -> u8 {
 }
 
 /// The level of two numbers; `None` if one of them has no meaning.
-pub(crate) fn level_of(ack: u8, flush: u8) -> Option<TopicAck> {
+pub(crate) fn level_of(ack: u8, flush: u8) -> Option<TopicLevel> {
     let ack = if ack == 0 { None } else { Some(AckLevel::from_code(ack)?) };
     let flush = if flush == 0 { None } else { Some(FlushLevel::from_code(flush)?) };
-    Some(TopicAck { ack, flush })
+    Some(TopicLevel { ack, flush })
 }
 
 /// The part of a checkpoint that holds them.
@@ -94,7 +94,7 @@ struct LevelImage {
 
 /// Writes the part behind `body`.
 pub(crate) fn encode(state: &State, body: &mut Vec<u8>) {
-    let image = |(uid, level): (&u64, &TopicAck)| LevelImage {
+    let image = |(uid, level): (&u64, &TopicLevel)| LevelImage {
         topic_uid: *uid,
         ack: ack_code(level.ack),
         flush: flush_code(level.flush),

@@ -47,7 +47,7 @@ mod shared;
 mod slot;
 mod state;
 mod timers;
-mod topic_levels;
+mod topic_numbers;
 
 pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
 pub use consumption::Consumption;
@@ -55,7 +55,7 @@ pub use entry::{EntryBuilder, command_bytes};
 pub use entry_levels::messages_answered_early;
 pub use entry_view::{Entry, MalformedEntry};
 pub use error::StoreError;
-pub use levels::TopicAck;
+pub use levels::TopicLevel;
 pub use machine::{StoreMachine, open};
 pub use observer::{ApplyObserver, NoObserver};
 pub use outcome::{AckResult, Ending, Granted, HalfMessage, Holding, Outcome, ProducedSlot, Rejection};
@@ -64,4 +64,4 @@ pub use reader::{
 };
 pub use shadow::Shadow;
 pub use slot::{FrameInError, Slot, frame_in};
-pub use topic_levels::TopicLevel;
+pub use topic_numbers::TopicNumbers;

@@ -10,7 +10,7 @@ use crate::progress::{QueueProgress, attempt_key};
 use crate::queue::Queue;
 use crate::shared::Shared;
 use crate::state::{Group, State, Topic};
-use crate::{Granted, HalfMessage, Slot, StartPolicy, StoreError, TopicAck};
+use crate::{Granted, HalfMessage, Slot, StartPolicy, StoreError, TopicLevel};
 
 /// A topic's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct TopicInfo {
     /// What may be done with it.
     pub permission: Permission,
     /// The level of its sends, as far as it has one of its own.
-    pub level: TopicAck,
+    pub level: TopicLevel,
 }
 
 /// A consumer group's settings.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use flotilla_message::{AckLevel, MessageType};
-use flotilla_store::{Command, Outcome, Shadow, StartPolicy, TopicAck, limits, messages_answered_early};
+use flotilla_store::{Command, Outcome, Shadow, StartPolicy, TopicLevel, limits, messages_answered_early};
 use proptest::prelude::*;
 use support::{
     Node, START_MS, create_group, create_topic, create_topic_of, deliver, end, entry, prepare, produce,
@@ -176,7 +176,7 @@ fn what_was_answered_early_is_counted_in_messages() {
 fn a_topics_level_is_replicated_kept_and_goes_with_the_topic() {
     let mut node = leader();
     let before = node.reader.digest();
-    let level = TopicAck { ack: Some(AckLevel::Async), flush: None };
+    let level = TopicLevel { ack: Some(AckLevel::Async), flush: None };
     let set = |name: &str, level| Command::SetTopicLevel { name: topic(name), level };
     assert_eq!(node.run(set("a", level)), Outcome::TopicLevelSet);
     assert_eq!(node.reader.topic(&topic("a")).map(|info| info.level), Some(level));
@@ -185,6 +185,6 @@ fn a_topics_level_is_replicated_kept_and_goes_with_the_topic() {
     assert_eq!(node.reader.topic(&topic("a")).map(|info| info.level), Some(level));
     node.run(Command::DeleteTopic { name: topic("a") });
     node.run(create_topic("a", 1));
-    assert_eq!(node.reader.topic(&topic("a")).map(|info| info.level), Some(TopicAck::default()));
+    assert_eq!(node.reader.topic(&topic("a")).map(|info| info.level), Some(TopicLevel::default()));
     assert!(matches!(node.run(set("none", level)), Outcome::Rejected(_)));
 }

@@ -6,25 +6,25 @@ use flotilla_message::TopicName;
 use flotilla_proto::status::{Code, Coded, status};
 use flotilla_proto::{admin, v2};
 use flotilla_raft_log::Term;
-use flotilla_store::{Command, Outcome, TopicAck, TopicInfo};
+use flotilla_store::{Command, Outcome, TopicInfo, TopicLevel};
 
 use crate::lead::proposer::SubmitError;
 use crate::produce::level::{impossible, level_of};
 use crate::replica::Replica;
 
 /// What a request says of the level; `None` if it says nothing.
-pub fn asked(replica: &Replica, request: &admin::CreateTopicRequest) -> Result<Option<TopicAck>, v2::Status> {
+pub fn asked(replica: &Replica, request: &admin::CreateTopicRequest) -> Result<Option<TopicLevel>, v2::Status> {
     fn read<T: std::str::FromStr<Err: Coded>>(text: &str) -> Result<Option<T>, v2::Status> {
         match text {
             "" => Ok(None),
             text => text.parse().map(Some).map_err(|error: T::Err| error.status()),
         }
     }
-    let level = TopicAck { ack: read(&request.ack)?, flush: read(&request.flush)? };
+    let level = TopicLevel { ack: read(&request.ack)?, flush: read(&request.flush)? };
     if let Some(text) = impossible(&replica.config, level.ack) {
         return Err(status(Code::BadRequest, text));
     }
-    Ok(Some(level).filter(|level| *level != TopicAck::default()))
+    Ok(Some(level).filter(|level| *level != TopicLevel::default()))
 }
 
 /// Gives a topic that is there the level that was asked for. What was not named stays as it is.
@@ -32,10 +32,10 @@ pub async fn set(
     replica: &Arc<Replica>,
     term: Term,
     name: &TopicName,
-    asked: TopicAck,
+    asked: TopicLevel,
 ) -> Result<Result<(), Outcome>, SubmitError> {
     let now = replica.store.topic(name).map(|info| info.level).unwrap_or_default();
-    let level = TopicAck { ack: asked.ack.or(now.ack), flush: asked.flush.or(now.flush) };
+    let level = TopicLevel { ack: asked.ack.or(now.ack), flush: asked.flush.or(now.flush) };
     if level == now {
         return Ok(Ok(()));
     }
@@ -50,7 +50,7 @@ pub async fn set(
 pub fn describe(replica: &Replica, info: &TopicInfo, reply: &mut admin::DescribeTopicReply) {
     let level = level_of(&replica.config, info.level);
     (reply.ack, reply.flush) = (level.ack.to_string(), level.flush.to_string());
-    reply.level_is_own = info.level != TopicAck::default();
+    reply.level_is_own = info.level != TopicLevel::default();
 }
 
 /// What `cluster status` says of acknowledgements.

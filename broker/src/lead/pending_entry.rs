@@ -96,11 +96,6 @@ impl PendingEntry {
         self.commands.lock().expect("entry lock is never poisoned: no code panics while holding it")
     }
 
-    /// How many commands it has whose callers wait.
-    pub fn waiting(&self) -> u64 {
-        self.commands().len() as u64
-    }
-
     /// It is in the log.
     pub fn appended(&self, index: u64) {
         self.index.store(index, Ordering::Release);

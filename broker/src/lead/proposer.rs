@@ -83,8 +83,8 @@ pub enum SubmitError {
 pub struct Proposer {
     queue: mpsc::Sender<Queued>,
     queued_commands_max: u64,
-    counts: Arc<Counts>,
     counters: Arc<Counters>,
+    counts: Arc<Counts>,
 }
 
 struct Queued {
@@ -139,10 +139,10 @@ pub struct Batcher {
     /// Each gives its bytes back.
     in_flight: FuturesUnordered<BoxFuture<'static, usize>>,
     in_flight_max: usize,
+    counters: Arc<Counters>,
     in_flight_bytes: usize,
     /// Those who wait for watermarks; the log bounds them.
     watching: FuturesUnordered<BoxFuture<'static, ()>>,
-    counters: Arc<Counters>,
     /// Taken from the queue but left over from the last entry, because of its term or size.
     next: Option<Queued>,
 }
@@ -385,7 +385,8 @@ impl Batcher {
             drop(unappended);
         });
         self.in_flight_bytes += proposal.payload.len();
-        let settling = settle(self.log.clone(), proposal, ticket, pending, self.shadow.clone(), self.counters.clone());
+        let (log, shadow, counters) = (self.log.clone(), self.shadow.clone(), self.counters.clone());
+        let settling = settle(log, proposal, ticket, pending, shadow, counters);
         self.in_flight.push(Box::pin(settling));
     }
 }
@@ -447,8 +448,8 @@ async fn settle(
         Err(error) => {
             let error = SubmitError::from(error);
             match error {
-                SubmitError::Full(_) => counters.refused(Refused::LogFull, pending.waiting()),
-                SubmitError::TooLarge(_) => counters.refused(Refused::TooLarge, pending.waiting()),
+                SubmitError::Full(_) => counters.refused(Refused::LogFull, command_count as u64),
+                SubmitError::TooLarge(_) => counters.refused(Refused::TooLarge, command_count as u64),
                 // Counted where the caller is told, if it is.
                 SubmitError::NotStored { .. } | SubmitError::Overloaded { .. } | SubmitError::Unknown(_) => {}
             }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use flotilla_message::{MessageType, TopicName};
 use flotilla_metrics::Exposition;
 use flotilla_proto::v2::ClientType;
-use flotilla_store::{Consumption, TopicLevel};
+use flotilla_store::{Consumption, TopicNumbers};
 
 use super::counters::{SubscriptionCounters, TYPES, TopicCounters, read};
 use crate::replica::Replica;
@@ -170,7 +170,7 @@ fn write_waiting(replica: &Replica, out: &mut Exposition) {
     let (topics, groups) = replica.store.catalog_counts();
     out.gauge_whole("rocketmq_topic_number", "Topics.", &[], topics as u64);
     out.gauge_whole("rocketmq_consumer_group_number", "Consumer groups.", &[], groups as u64);
-    write_levels(&replica.store.topic_levels(), replica.labels_max(), out);
+    write_standing(&replica.store.topic_numbers(), replica.labels_max(), out);
     write_differing(replica, out);
     if let Some(due_ms) = replica.store.next_delayed_ms() {
         let late_ms = replica.runtime.wall_ms().saturating_sub(due_ms);
@@ -187,12 +187,12 @@ fn write_waiting(replica: &Replica, out: &mut Exposition) {
 }
 
 /// What stands in topics and waits before them; topics beyond the bound are one.
-fn write_levels(levels: &[TopicLevel], rows_max: usize, out: &mut Exposition) {
-    let (named, rest) = levels.split_at(levels.len().min(rows_max));
+fn write_standing(numbers: &[TopicNumbers], rows_max: usize, out: &mut Exposition) {
+    let (named, rest) = numbers.split_at(numbers.len().min(rows_max));
     for level in named {
-        write_level(level.topic.as_str(), level, out);
+        write_standing_of(level.topic.as_str(), level, out);
     }
-    let sum = rest.iter().cloned().reduce(|sum, level| TopicLevel {
+    let sum = rest.iter().cloned().reduce(|sum, level| TopicNumbers {
         stored: sum.stored + level.stored,
         delayed: sum.delayed + level.delayed,
         halves: sum.halves + level.halves,
@@ -200,24 +200,24 @@ fn write_levels(levels: &[TopicLevel], rows_max: usize, out: &mut Exposition) {
         ..sum
     });
     if let Some(sum) = sum {
-        write_level(OTHER, &sum, out);
+        write_standing_of(OTHER, &sum, out);
     }
 }
 
-fn write_level(topic: &str, level: &TopicLevel, out: &mut Exposition) {
+fn write_standing_of(topic: &str, numbers: &TopicNumbers, out: &mut Exposition) {
     let labels = [("topic", topic)];
     let help = "Messages that stand in the topic's queues, consumed or not.";
-    out.gauge_whole("flotilla_topic_messages", help, &labels, level.stored);
+    out.gauge_whole("flotilla_topic_messages", help, &labels, numbers.stored);
     // Told of topics that can have any.
-    if level.message_type == MessageType::Delay || level.delayed > 0 {
+    if numbers.message_type == MessageType::Delay || numbers.delayed > 0 {
         let help = "Delayed messages that wait for their time.";
-        out.gauge_whole("rocketmq_timing_messages", help, &labels, level.delayed);
+        out.gauge_whole("rocketmq_timing_messages", help, &labels, numbers.delayed);
     }
-    if level.message_type == MessageType::Transaction || level.halves > 0 {
+    if numbers.message_type == MessageType::Transaction || numbers.halves > 0 {
         let help = "Half messages whose transactions are open.";
-        out.gauge_whole("rocketmq_half_messages", help, &labels, level.halves);
+        out.gauge_whole("rocketmq_half_messages", help, &labels, numbers.halves);
         let help = "Half messages whose producers are not asked any more.";
-        out.gauge_whole("flotilla_parked_half_messages", help, &labels, level.parked);
+        out.gauge_whole("flotilla_parked_half_messages", help, &labels, numbers.parked);
     }
 }
 
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn topics_beyond_the_bound_are_one_and_only_topics_that_can_wait_tell_it() {
-        let level = |topic: &str, message_type, stored, delayed| TopicLevel {
+        let level = |topic: &str, message_type, stored, delayed| TopicNumbers {
             topic: TopicName::try_from(topic).expect("a name"),
             message_type,
             stored,
@@ -326,7 +326,7 @@ mod tests {
         let levels =
             [level("a", normal, 5, 0), level("b", delay, 1, 0), level("c", normal, 2, 0), level("d", delay, 3, 7)];
         let mut out = Exposition::new();
-        write_levels(&levels, 2, &mut out);
+        write_standing(&levels, 2, &mut out);
         let scrape = Scrape::parse(&out.finish()).expect("of the format");
         let value = |name: &str, topic: &str| scrape.value(name, &[("topic", topic)]);
         assert_eq!(

@@ -4,7 +4,7 @@ use flotilla_message::{ACK_PROPERTY, AckLevel, FLUSH_PROPERTY, FlushLevel, SendL
 use flotilla_proto::status::{Code, status};
 use flotilla_proto::v2;
 use flotilla_raft_log::{AckFailure, AckWhen};
-use flotilla_store::TopicAck;
+use flotilla_store::TopicLevel;
 
 use crate::config::{BrokerConfig, RaftDurability};
 use crate::lead::pending_entry::AnswerWhen;
@@ -29,7 +29,7 @@ pub fn asked_level(messages: &[v2::Message]) -> Result<(Option<AckLevel>, Option
 }
 
 /// The level that a topic gives: its own, else the group's.
-pub fn level_of(config: &BrokerConfig, topic: TopicAck) -> SendLevel {
+pub fn level_of(config: &BrokerConfig, topic: TopicLevel) -> SendLevel {
     SendLevel { ack: topic.ack.unwrap_or(config.ack_level), flush: topic.flush.unwrap_or(config.flush_level) }
 }
 

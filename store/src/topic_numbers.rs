@@ -6,7 +6,7 @@ use crate::StoreReader;
 
 /// The messages of one topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopicLevel {
+pub struct TopicNumbers {
     /// The topic.
     pub topic: TopicName,
     /// What its messages are.
@@ -23,11 +23,11 @@ pub struct TopicLevel {
 
 impl StoreReader {
     /// All topics, by name.
-    pub fn topic_levels(&self) -> Vec<TopicLevel> {
+    pub fn topic_numbers(&self) -> Vec<TopicNumbers> {
         let state = self.shared.read();
         let level = |(name, topic): (&TopicName, &crate::state::Topic)| {
             let (halves, parked) = state.halves.by_topic().get(&topic.uid).copied().unwrap_or_default();
-            TopicLevel {
+            TopicNumbers {
                 topic: name.clone(),
                 message_type: topic.message_type,
                 stored: topic.queues.iter().map(|queue| queue.max().saturating_sub(queue.min())).sum(),
