@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use flotilla_checkers::{
     Delivery, Dump, Event, Finding, History, HistoryError, Operation, Property, QueueDump, QueueKey, Report as Counts,
-    SendOutcome, SlotDump, check, no_lost_ack, order_per_message_group, replicas_agree,
+    SlotDump, check, early_ack, no_lost_ack, order_per_message_group, replicas_agree,
 };
 
 use crate::availability::{by_kind, outages};
 use crate::drain::DRAIN_PROCESS;
+use crate::levels::takes_what_was_written;
 use crate::report::{Conclusion, Report};
 use crate::run_record::RunRecord;
 use crate::scenario::Seen;
@@ -20,13 +21,20 @@ use crate::scenario::Seen;
 pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryError> {
     let mut history = History::from_events(events)?;
     let replicas = std::mem::take(&mut history.dumps);
+    let mut acked_ns: Vec<u64> =
+        history.sends.iter().filter(|send| send.ack().is_some()).map(|send| send.completed_ns).collect();
+    acked_ns.sort_unstable();
     let (drained, consumed): (Vec<Delivery>, Vec<Delivery>) =
         history.deliveries.iter().cloned().partition(|delivery| delivery.consumer.starts_with(DRAIN_PROCESS));
     let counts = Counts::of(&history.sends, &consumed);
+    let answered_early = history.sends.iter().filter(|send| send.ack().is_some_and(|ack| ack.early)).count() as u64;
 
     // Replicas tell their digests, which cover every queue's content; the content itself was read once, from the group.
     let was_drained = !drained.is_empty() || counts.acked == 0;
+    let mut early_lost = 0;
     if was_drained {
+        let stands = drained.iter().chain(&consumed).map(|delivery| delivery.message_id.as_str());
+        early_lost = early_ack::set_aside(&mut history.sends, stands).len() as u64;
         history.dumps = vec![content_of(&drained)];
     }
     let mut findings = check(&history).findings;
@@ -54,13 +62,12 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         incidents.push("nothing was read at the end: what is lost cannot be said".to_owned());
     }
 
-    let mut acked_ns: Vec<u64> = history
-        .sends
-        .iter()
-        .filter(|send| matches!(send.outcome, SendOutcome::Acked(_)))
-        .map(|send| send.completed_ns)
-        .collect();
-    acked_ns.sort_unstable();
+    let is_counted = !record.faults.iter().any(|fault| takes_what_was_written(fault.kind));
+    if let Some(kept_aside) = record.kept_aside.filter(|kept| is_counted && early_lost > *kept) {
+        incidents.push(format!(
+            "{early_lost} messages that were acknowledged early are gone, the replicas know of {kept_aside}"
+        ));
+    }
     let outages = outages(&acked_ns, &record.faults, record.load_ended_ns);
     let terms: Vec<u64> = history.leaders.iter().map(|seen| seen.term).collect();
     let elections = terms.iter().max().zip(terms.iter().min()).map_or(0, |(max, min)| max - min);
@@ -83,6 +90,9 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         settings: record.settings.clone(),
         sent: counts.sent,
         acked: counts.acked,
+        answered_early,
+        early_lost,
+        kept_aside: record.kept_aside,
         unknown: counts.unknown,
         unknown_stored: counts.recovered,
         not_stored: counts.refused,
@@ -192,6 +202,7 @@ mod tests {
 
     use super::*;
     use crate::conductor::FaultRecord;
+    use crate::levels::Levels;
     use crate::nemesis::FaultKind;
     use crate::run_record::Settings;
     use crate::scenario::Limits;
@@ -250,6 +261,7 @@ mod tests {
             overlaps: false,
             plan_file: None,
             scenario: None,
+            levels: Levels::default(),
             limits: Limits::default(),
         };
         RunRecord {
@@ -258,6 +270,7 @@ mod tests {
             skipped: Vec::new(),
             incidents: Vec::new(),
             calls: CallCounts::default(),
+            kept_aside: None,
             load_started_ns: 0,
             load_ended_ns: 600,
             total_ms: 1,
@@ -283,6 +296,30 @@ mod tests {
         assert_eq!(properties(&recorder), [Property::NoLostAck]);
         receive(&mut recorder, "consumer-1", &[(2, "1-2")]);
         assert_eq!(properties(&recorder), []);
+    }
+
+    #[test]
+    fn an_early_acknowledgement_excuses_a_loss_that_was_counted_and_only_that() {
+        let early = |is_early: bool| {
+            let mut recorder = good();
+            let ack = Some(Ack { early: is_early, ..Ack::at(queue(), 2) });
+            recorder.record(600, "q", EventKind::Invoke, Operation::Send { message_id: "1-2".into(), ack: None });
+            recorder.record(601, "q", EventKind::Ok, Operation::Send { message_id: "1-2".into(), ack });
+            recorder
+        };
+        let mut told = record();
+        told.kept_aside = Some(1);
+        let report = judge(early(true).events(), &told).unwrap();
+        assert_eq!((report.conclusion, report.answered_early, report.early_lost), (Conclusion::Good, 1, 1), "{report}");
+        assert_eq!(judge(early(false).events(), &told).unwrap().conclusion, Conclusion::Broken);
+        told.kept_aside = Some(0);
+        let silent = judge(early(true).events(), &told).unwrap();
+        assert!(silent.incidents[0].contains("the replicas know of 0"), "{silent}");
+        told.faults[0].kind = FaultKind::PowerLossLeader;
+        assert_eq!(judge(early(true).events(), &told).unwrap().conclusion, Conclusion::Good, "nobody is left to count");
+        let mut seen = early(true);
+        receive(&mut seen, "consumer-1", &[(2, "1-2")]);
+        assert_eq!(judge(seen.events(), &told).unwrap().conclusion, Conclusion::Broken, "a consumer had it");
     }
 
     #[test]

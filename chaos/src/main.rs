@@ -14,9 +14,10 @@ use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::plan::Plan;
 use flotilla_chaos::scenario::{Limits, Scenario};
 use flotilla_chaos::{
-    Abilities, Conclusion, Report, RunDir, RunDirError, RunError, Settings, Skipped, default_dir, rejudge,
+    Abilities, Conclusion, Levels, Report, RunDir, RunDirError, RunError, Settings, Skipped, default_dir, rejudge,
 };
 use flotilla_checkers::{HistoryError, Property};
+use flotilla_message::AckLevel;
 use flotilla_runtime::{Either, Runtime, select};
 
 use crate::options::{Command, HurtOptions, Options, RunOptions};
@@ -143,6 +144,7 @@ async fn run(options: RunOptions, runtime: Runtime) -> Result<bool, ChaosError> 
         overlaps: options.overlap,
         plan_file: None,
         scenario: None,
+        levels: Levels { acks: options.ack, flush: options.flush },
         limits: Limits::default(),
     };
     let mut plan = None;
@@ -215,7 +217,7 @@ async fn scenarios(
         name => vec![Scenario::named(name).ok_or_else(|| ChaosError::NoScenario(name.to_owned()))?],
     };
     let mut account = Vec::new();
-    for Scenario { name, case, must, rate, limits, plan } in chosen {
+    for Scenario { name, case, must, rate, levels, limits, plan } in chosen {
         eprintln!("chaos: {name} ({case}): {must}");
         let mut settings = Settings {
             seed: plan.seed,
@@ -226,6 +228,7 @@ async fn scenarios(
             overlaps: false,
             plan_file: None,
             scenario: Some(name.clone()),
+            levels,
             limits,
         };
         settings.follow(&plan);
@@ -244,9 +247,15 @@ async fn controls(dir: Option<PathBuf>, flotilla: Option<PathBuf>, runtime: Runt
     let program = program(flotilla)?;
     let dir = dir.unwrap_or_else(|| PathBuf::from("target/chaos"));
     let mut is_proved = true;
-    for (name, fault) in
-        [("no-fault", None), ("rewind", Some(FaultKind::Rewind)), ("lying-disk", Some(FaultKind::LyingDisk))]
-    {
+    let levels = |ack| Levels { acks: vec![ack], ..Levels::default() };
+    for (name, fault, levels) in [
+        ("no-fault", None, Levels::default()),
+        ("rewind", Some(FaultKind::Rewind), Levels::default()),
+        ("lying-disk", Some(FaultKind::LyingDisk), Levels::default()),
+        // What a leader answers early while nobody hears it must be lost, counted, and no broken promise.
+        ("async-tail", Some(FaultKind::PartitionLeader), levels(AckLevel::Async)),
+    ] {
+        let is_early = levels.lowest() == AckLevel::Async;
         let settings = Settings {
             seed: 1,
             faults: fault.into_iter().collect(),
@@ -256,6 +265,7 @@ async fn controls(dir: Option<PathBuf>, flotilla: Option<PathBuf>, runtime: Runt
             overlaps: false,
             plan_file: None,
             scenario: None,
+            levels,
             limits: Limits::default(),
         };
         let report =
@@ -264,6 +274,10 @@ async fn controls(dir: Option<PathBuf>, flotilla: Option<PathBuf>, runtime: Runt
         let (is_right, text) = match fault {
             _ if !report.skipped.is_empty() => (true, "skipped".to_owned()),
             None => (report.conclusion == Conclusion::Good, format!("{:?}", report.conclusion)),
+            Some(_) if is_early => {
+                let is_right = report.conclusion == Conclusion::Good && report.early_lost > 0;
+                (is_right, format!("{:?}, {} messages answered early found lost", report.conclusion, report.early_lost))
+            }
             Some(_) => (lost > 0, format!("{:?}, {lost} acknowledged messages found lost", report.conclusion)),
         };
         line(&format!("control {name:<12}{:<8}{text}", if is_right { "right" } else { "WRONG" }));

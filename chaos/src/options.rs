@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flotilla_chaos::hurt::Blow;
 use flotilla_chaos::nemesis::FaultKind;
+use flotilla_message::{AckLevel, FlushLevel};
 
 /// Hurt a Flotilla cluster of real processes, heal it, and judge whether it kept its promises.
 #[derive(Debug, Parser)]
@@ -103,7 +104,13 @@ pub struct RunOptions {
     /// Messages a second
     #[arg(long, value_name = "PER_SECOND", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub rate: u64,
-    /// Replicas of the broker group: 3 or 5
+    /// Levels that senders ask for by turns: async, majority, sync; the topics give the lowest
+    #[arg(long, value_name = "LEVEL,LEVEL", value_delimiter = ',', default_value = "majority")]
+    pub ack: Vec<AckLevel>,
+    /// Whether copies are on disk when a send is answered: sync or async
+    #[arg(long, value_name = "LEVEL", default_value = "sync")]
+    pub flush: FlushLevel,
+    /// Replicas of the broker group: 1, 2, 3 or 5
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = replicas)]
     pub replicas: u64,
     /// Where plan, history, logs and report go; a run that is there is removed [default: target/chaos/SEED]
@@ -153,7 +160,7 @@ pub enum OptionError {
     Fault(String),
     #[error("`{0}` is no duration: write for example 90s, 500ms, 5m or 1h")]
     Duration(String),
-    #[error("`{0}` replicas are not offered: 3 or 5 are")]
+    #[error("`{0}` replicas are not offered: 1, 2, 3 and 5 are")]
     Replicas(String),
 }
 
@@ -187,7 +194,7 @@ fn duration(text: &str) -> Result<Duration, OptionError> {
 }
 
 fn replicas(text: &str) -> Result<u64, OptionError> {
-    text.parse().ok().filter(|count| [3, 5].contains(count)).ok_or_else(|| OptionError::Replicas(text.to_owned()))
+    text.parse().ok().filter(|count| [1, 2, 3, 5].contains(count)).ok_or_else(|| OptionError::Replicas(text.to_owned()))
 }
 
 #[cfg(test)]
@@ -212,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_need_a_unit_and_replicas_are_odd() {
+    fn durations_need_a_unit_and_groups_have_a_size_that_is_offered() {
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         for bad in ["5", "s", "", "5d", "-1s", "999999h"] {

@@ -36,6 +36,15 @@ pub struct Report {
     pub sent: u64,
     /// Of these, acknowledged.
     pub acked: u64,
+    /// Of these, before their commit.
+    #[serde(default)]
+    pub answered_early: u64,
+    /// Of the early ones, gone with their leader: allowed.
+    #[serde(default)]
+    pub early_lost: u64,
+    /// What the replicas kept aside of such, by their own count.
+    #[serde(default)]
+    pub kept_aside: Option<u64>,
     /// Of these, without a clear outcome.
     pub unknown: u64,
     /// Of the unknown, how many were received.
@@ -91,6 +100,13 @@ impl fmt::Display for Report {
         )?;
         line("sent", self.sent.to_string())?;
         line("acknowledged", self.acked.to_string())?;
+        if self.answered_early > 0 {
+            let kept = self.kept_aside.map_or_else(|| "unknown".to_owned(), |kept| kept.to_string());
+            line(
+                "of these, early",
+                format!("{} (lost: {}, kept aside: {kept})", self.answered_early, self.early_lost),
+            )?;
+        }
         line("outcome unknown", format!("{} (stored after all: {})", self.unknown, self.unknown_stored))?;
         line("not stored", format!("{} (rejected: {})", self.not_stored, self.calls.rejected))?;
         line("received", format!("{} (again: {})", self.received, self.redelivered))?;

@@ -123,12 +123,18 @@ async fn hurt(
     let topic = TopicName::try_from(TOPIC).expect("the name is a constant and legal");
     let group = GroupName::try_from(GROUP).expect("the name is a constant and legal");
     let admin = looking.admin();
-    admin.create_topic(&TopicSpec::new(topic.clone(), QUEUES)).await.map_err(RunError::Prepare)?;
+    let levels = settings.levels.clone();
+    let spec = |topic: &TopicName| TopicSpec {
+        ack: Some(levels.lowest()),
+        flush: Some(levels.flush),
+        ..TopicSpec::new(topic.clone(), QUEUES)
+    };
+    admin.create_topic(&spec(&topic)).await.map_err(RunError::Prepare)?;
     admin.create_group(&GroupSpec::new(group.clone())).await.map_err(RunError::Prepare)?;
     let fifo_topic = TopicName::try_from(FIFO_TOPIC).expect("the name is a constant and legal");
     let fifo_group = GroupName::try_from(FIFO_GROUP).expect("the name is a constant and legal");
-    let spec = TopicSpec { message_type: MessageType::Fifo, ..TopicSpec::new(fifo_topic.clone(), QUEUES) };
-    admin.create_topic(&spec).await.map_err(RunError::Prepare)?;
+    let fifo_spec = TopicSpec { message_type: MessageType::Fifo, ..spec(&fifo_topic) };
+    admin.create_topic(&fifo_spec).await.map_err(RunError::Prepare)?;
     let spec = GroupSpec { order: true, ..GroupSpec::new(fifo_group.clone()) };
     admin.create_group(&spec).await.map_err(RunError::Prepare)?;
 
@@ -137,7 +143,9 @@ async fn hurt(
     let started = runtime.now();
     let until = started + Duration::from_millis(plan.duration_ms);
     let (rate, seed) = (settings.rate, settings.seed);
-    let config = WorkloadConfig { topic: topic.clone(), group, fifo_topic: fifo_topic.clone(), fifo_group, rate, seed };
+    let (topic_of_load, fifo_topic_of_load) = (topic.clone(), fifo_topic.clone());
+    let config =
+        WorkloadConfig { topic: topic_of_load, group, fifo_topic: fifo_topic_of_load, fifo_group, levels, rate, seed };
     let mut workload =
         Workload::start(config, &sending, &receiving, until, history.clone(), incidents.clone(), runtime)?;
     eprintln!("chaos: {} replicas are up; load for {} ms", settings.replicas, plan.duration_ms);
@@ -161,6 +169,9 @@ async fn hurt(
     for dump in field.view.settled(SETTLE_TIMEOUT).await {
         history.record("harness", EventKind::Ok, Operation::Dump(dump));
     }
+    let statuses = field.view.statuses().await;
+    let kept_aside: Option<u64> =
+        statuses.iter().map(|(_, status)| status.as_ref().ok().map(|status| status.lost_messages)).sum();
     revive_fallen(&mut field, &[], &incidents).await;
     drop(observers);
     history.check().map_err(RunError::History)?;
@@ -171,6 +182,7 @@ async fn hurt(
         skipped: Vec::new(),
         incidents: incidents.take(),
         calls,
+        kept_aside,
         load_started_ns: history.ns_of(started),
         load_ended_ns: history.ns_of(until),
         total_ms: 0,

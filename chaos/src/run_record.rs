@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::conductor::FaultRecord;
+use crate::levels::Levels;
 use crate::nemesis::FaultKind;
 use crate::plan::Plan;
 use crate::scenario::Limits;
@@ -30,6 +31,9 @@ pub struct Settings {
     /// The scenario whose plan was carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scenario: Option<String>,
+    /// At which levels its sends are answered.
+    #[serde(default)]
+    pub levels: Levels,
     /// What must hold beside the promises.
     #[serde(default)]
     pub limits: Limits,
@@ -58,7 +62,7 @@ impl Settings {
             return format!("{PROGRAM} scenario {scenario}");
         }
         if let Some(file) = &self.plan_file {
-            return format!("{PROGRAM} run --plan {file} --rate {}", self.rate);
+            return format!("{PROGRAM} run --plan {file} --rate {}{}", self.rate, self.levels.options());
         }
         let overlap = if self.overlaps { " --overlap" } else { "" };
         let faults: Vec<String> = self.faults.iter().map(ToString::to_string).collect();
@@ -68,8 +72,11 @@ impl Settings {
             ms => format!("{ms}ms"),
         };
         format!(
-            "{PROGRAM} run --seed {} --faults {faults} --duration {duration} --rate {} --replicas {}{overlap}",
-            self.seed, self.rate, self.replicas
+            "{PROGRAM} run --seed {} --faults {faults} --duration {duration} --rate {} --replicas {}{overlap}{}",
+            self.seed,
+            self.rate,
+            self.replicas,
+            self.levels.options()
         )
     }
 }
@@ -88,6 +95,10 @@ pub struct RunRecord {
     pub incidents: Vec<String>,
     /// What the clients' calls came to.
     pub calls: CallCounts,
+    /// Messages that replicas had acknowledged before the commit and kept aside when another leader overrode them, by their
+    /// own count; absent if they did not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_aside: Option<u64>,
     /// Nanoseconds on the history's clock.
     pub load_started_ns: u64,
     /// When no new send was begun any more.
@@ -111,6 +122,7 @@ mod tests {
             overlaps: false,
             plan_file: None,
             scenario: None,
+            levels: Levels::default(),
             limits: Limits::default(),
         };
         let options = "run --seed 7 --faults kill-leader,one-way --duration 60s --rate 500 --replicas 3";

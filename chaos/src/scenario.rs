@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::levels::Levels;
 use crate::plan::Plan;
 
 /// What must hold in a run beside the promises. Judged again with a stored run.
@@ -64,6 +65,9 @@ pub struct Scenario {
     pub must: String,
     /// Messages a second.
     pub rate: u64,
+    /// At which levels sends are answered.
+    #[serde(default)]
+    pub levels: Levels,
     /// Beside the promises.
     #[serde(default)]
     pub limits: Limits,

@@ -12,7 +12,7 @@ use flotilla_client::{
     Client, ConfigErrors, OutgoingMessage, Producer, ProducerConfig, ReceivedMessage, SendError, SimpleConsumer,
     SimpleConsumerConfig,
 };
-use flotilla_message::{GroupName, MessageId, TopicName};
+use flotilla_message::{AckLevel, GroupName, MessageId, TopicName};
 use flotilla_runtime::{Instant, Runtime, Task};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::body;
 use crate::history_file::HistoryFile;
 use crate::incidents::Incidents;
+use crate::levels::Levels;
 
 /// Sends under way at once grow with the rate: a fifth of a second's worth.
 const SENDERS_MIN: u64 = 8;
@@ -33,6 +34,9 @@ const BATCH_MAX: usize = 32;
 const INVISIBLE: Duration = Duration::from_secs(10);
 /// How long one receive call waits for messages.
 const RECEIVE_WAIT: Duration = Duration::from_secs(2);
+/// What was answered before its commit and has not come so long after anything else came is taken for gone: longer than a
+/// delivery is hidden.
+const EARLY_PATIENCE: Duration = Duration::from_secs(12);
 /// Pause of a consumer whose call failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -44,6 +48,8 @@ pub(crate) struct WorkloadConfig {
     /// A FIFO topic, and a group that reads it in order.
     pub(crate) fifo_topic: TopicName,
     pub(crate) fifo_group: GroupName,
+    /// At which levels they are answered.
+    pub(crate) levels: Levels,
     /// Messages a second.
     pub(crate) rate: u64,
     /// Told apart from messages of other runs by this.
@@ -93,6 +99,8 @@ struct Shared {
 struct Tally {
     /// Sent, acknowledged, and not yet received.
     outstanding: BTreeSet<u64>,
+    /// As these, but acknowledged before their commit: they may never come.
+    outstanding_early: BTreeSet<u64>,
     received: BTreeSet<u64>,
     /// When the acknowledgement of a delivery was confirmed.
     consumed_at: BTreeMap<u64, Instant>,
@@ -142,9 +150,12 @@ impl Workload {
             })
             .collect::<Result<Vec<_>, ConfigErrors>>()?;
         let producer = Arc::new(sending.producer(ProducerConfig::default())?);
-        let plain = (1..=senders).map(|number| (format!("producer-{number}"), false));
-        let fifo = (1..=FIFO_SENDERS).map(|number| (format!("fifo-producer-{number}"), true));
-        let start = |(name, is_fifo)| runtime.spawn("producer", shared.clone().send(name, producer.clone(), is_fifo));
+        let plain = (1..=senders).map(|number| (number, format!("producer-{number}"), false));
+        let fifo = (1..=FIFO_SENDERS).map(|number| (number, format!("fifo-producer-{number}"), true));
+        let start = |(number, name, is_fifo): (u64, String, bool)| {
+            let level = shared.config.levels.of_sender(number - 1);
+            runtime.spawn("producer", shared.clone().send(name, producer.clone(), is_fifo, level))
+        };
         let senders = plain.chain(fifo).map(start).collect();
         Ok(Workload { shared, senders, consumers })
     }
@@ -168,14 +179,15 @@ impl Workload {
         let runtime = &self.shared.runtime;
         let begun = runtime.now();
         loop {
-            let (missing, last) = {
+            let (missing, early, last) = {
                 let tally = self.shared.tally();
-                (tally.outstanding.len(), tally.last_received_at.unwrap_or(begun).max(begun))
+                let last = tally.last_received_at.unwrap_or(begun).max(begun);
+                (tally.outstanding.len(), tally.outstanding_early.len(), last)
             };
-            if missing == 0 {
+            if missing == 0 && (early == 0 || runtime.now() - last > EARLY_PATIENCE) {
                 break;
             }
-            if runtime.now() - last > patience {
+            if missing > 0 && runtime.now() - last > patience {
                 let text = format!(
                     "{missing} acknowledged messages have not come to the consumers {patience:?} after the last that came"
                 );
@@ -194,7 +206,7 @@ impl Workload {
 
 impl Shared {
     /// Sends one message after the other: of one process at most one is under way.
-    async fn send(self: Arc<Shared>, process: String, producer: Arc<Producer>, is_fifo: bool) {
+    async fn send(self: Arc<Shared>, process: String, producer: Arc<Producer>, is_fifo: bool, level: AckLevel) {
         let topic = if is_fifo { &self.config.fifo_topic } else { &self.config.topic };
         loop {
             let slot = self.take_slot();
@@ -210,9 +222,12 @@ impl Shared {
             if is_fifo {
                 message = message.with_message_group(process.clone());
             }
+            if level > self.config.levels.lowest() {
+                message = message.with_ack(level);
+            }
             let result = producer.send(message).await;
             let (kind, ack) = match &result {
-                Ok(receipt) => (EventKind::Ok, Some(ack_of(topic, receipt))),
+                Ok(receipt) => (EventKind::Ok, Some(ack_of(topic, receipt, level))),
                 Err(SendError::Unknown { .. }) => (EventKind::Unknown, None),
                 Err(SendError::NotStored { .. } | SendError::Rejected { .. }) => (EventKind::Fail, None),
             };
@@ -222,7 +237,9 @@ impl Shared {
                 Ok(_) => {
                     self.acked.fetch_add(1, Ordering::Relaxed);
                     if !tally.received.contains(&number) {
-                        tally.outstanding.insert(number);
+                        let is_early = level == AckLevel::Async;
+                        let waits = if is_early { &mut tally.outstanding_early } else { &mut tally.outstanding };
+                        waits.insert(number);
                     }
                 }
                 Err(error @ SendError::Rejected { .. }) => {
@@ -282,6 +299,7 @@ impl Shared {
                 ));
             }
             tally.outstanding.remove(&number);
+            tally.outstanding_early.remove(&number);
             if tally.received.insert(number) {
                 tally.last_received_at = Some(self.runtime.now());
             }
@@ -306,11 +324,12 @@ impl Shared {
     }
 }
 
-fn ack_of(topic: &TopicName, receipt: &flotilla_client::SendReceipt) -> Ack {
+fn ack_of(topic: &TopicName, receipt: &flotilla_client::SendReceipt, level: AckLevel) -> Ack {
     // A queue that the broker did not name is none of ours: the checkers then say that the message is not there.
     let queue = QueueKey::new(topic.as_str(), receipt.queue.unwrap_or(u32::MAX));
     let (term, leader, log_index) = (receipt.term, receipt.leader, receipt.log_index);
-    Ack { queue, offset: receipt.offset, term, leader, log_index }
+    let early = level == AckLevel::Async;
+    Ack { queue, offset: receipt.offset, term, leader, log_index, early }
 }
 
 /// A delivery as the history has it. A body that none of our messages has makes another message of it.

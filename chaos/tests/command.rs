@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::scenario::Limits;
-use flotilla_chaos::{CallCounts, RunRecord, Settings};
+use flotilla_chaos::{CallCounts, Levels, RunRecord, Settings};
 use flotilla_checkers::{Ack, Delivery, Dump, EventKind, Operation, QueueKey, Recorder, write_json_lines};
 
 fn chaos(arguments: &[&str]) -> Output {
@@ -46,12 +46,14 @@ fn store_run(dir: &Path, is_lost: bool) {
             overlaps: false,
             plan_file: None,
             scenario: None,
+            levels: Levels::default(),
             limits: Limits::default(),
         },
         faults: Vec::new(),
         skipped: Vec::new(),
         incidents: Vec::new(),
         calls: CallCounts::default(),
+        kept_aside: None,
         load_started_ns: 0,
         load_ended_ns: 20,
         total_ms: 1,

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::scenario::Limits;
-use flotilla_chaos::{CallCounts, Conclusion, FaultRecord, RunDir, RunRecord, Settings, rejudge};
+use flotilla_chaos::{CallCounts, Conclusion, FaultRecord, Levels, RunDir, RunRecord, Settings, rejudge};
 use flotilla_checkers::{Ack, Delivery, Dump, EventKind, Leadership, Operation, QueueKey, Recorder, write_json_lines};
 
 /// A history that can be spoilt.
@@ -42,6 +42,7 @@ impl Story {
             overlaps: false,
             plan_file: None,
             scenario: None,
+            levels: Levels::default(),
             limits: Limits::default(),
         };
         let record = RunRecord {
@@ -50,6 +51,7 @@ impl Story {
             skipped: Vec::new(),
             incidents: Vec::new(),
             calls: CallCounts::default(),
+            kept_aside: None,
             load_started_ns: 0,
             load_ended_ns: 100,
             total_ms: 1,

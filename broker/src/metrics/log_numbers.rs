@@ -45,6 +45,14 @@ fn write_place(replica: &Replica, seen: &LogStatus, out: &mut Exposition) {
     let help = "1 if this replica leads, has heard a quorum within its lease and may write.";
     out.gauge_whole("flotilla_raft_can_write", help, &[], flag(seen.can_write));
     out.gauge_whole("flotilla_raft_voters", "Replicas with a vote.", &[], seen.members.len() as u64);
+    let in_sync = if seen.role == Role::Leader { replica.log.replication().in_sync.len() as u64 } else { 0 };
+    let help = "Replicas that keep up, the leader included: sends at level sync wait for them. 0 on a follower.";
+    out.gauge_whole("flotilla_raft_in_sync_replicas", help, &[], in_sync);
+    let lost = replica.log.lost_tail();
+    let help = "Messages that this replica had acknowledged before their commit, and that another leader overrode.";
+    out.gauge_whole("flotilla_async_tail_lost_messages", help, &[], lost.messages);
+    let help = "1 while this replica may have lost entries that it had confirmed, and does not vote.";
+    out.gauge_whole("flotilla_raft_holds_vote", help, &[], flag(replica.log.is_recovering()));
     let (changes, won) = replica.counters.leader_changes();
     let help = "How often this replica saw the leader, its term or its right to write change.";
     out.counter("flotilla_raft_leader_changes_total", help, &[], changes);

@@ -127,6 +127,9 @@ impl Field {
     pub(super) async fn follower(&self, pick: u64) -> Result<u64, FieldError> {
         let leader = self.leader().await?;
         let followers = self.others(leader);
+        if followers.is_empty() {
+            return Err(FieldError::Nothing("a replica alone has no followers".to_owned()));
+        }
         Ok(followers[pick as usize % followers.len()])
     }
 

@@ -43,12 +43,15 @@ pub struct Ack {
     /// The entry that holds the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_index: Option<u64>,
+    /// Given before the entry was committed: the message may be gone with its leader, see [`early_ack`](crate::early_ack).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub early: bool,
 }
 
 impl Ack {
     /// An acknowledgement that names the place and nothing else.
     pub fn at(queue: QueueKey, offset: u64) -> Ack {
-        Ack { queue, offset, term: None, leader: None, log_index: None }
+        Ack { queue, offset, term: None, leader: None, log_index: None, early: false }
     }
 }
 

@@ -27,6 +27,7 @@
 
 pub mod dense_offsets;
 mod dump;
+pub mod early_ack;
 mod event;
 mod history;
 pub mod no_duplicate;

@@ -175,6 +175,7 @@ impl Client {
                 term: Some(placed.term),
                 leader: Some(placed.leader),
                 log_index: None,
+                early: false,
             });
             let process = format!("client {}.{place}", self.number);
             self.journal.record(now_ns, process, kind, Operation::Send { message_id: message_id.clone(), ack });

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_runtime::{BoxFuture, Task};
+use flotilla_runtime::{BoxFuture, Runtime, Task};
 use tokio::sync::mpsc;
 
 use crate::{AppendChannel, NodeId, PeerCallKind, Probe, ReplicatedLog, Transport, TransportError};
@@ -53,16 +53,13 @@ impl MemoryNet {
     /// Cuts (or heals) all links of a replica, both ways.
     pub(crate) fn isolate(&self, node: NodeId, is_cut: bool) {
         let mut inner = self.inner.lock().unwrap();
-        let others: Vec<NodeId> = inner.logs.keys().copied().filter(|other| *other != node).collect();
-        for pair in others.into_iter().flat_map(|other| [(node, other), (other, node)]) {
-            if is_cut {
-                inner.cut.insert(pair);
-            } else {
-                inner.cut.remove(&pair);
-            }
-        }
         if is_cut {
+            let others: Vec<NodeId> = inner.logs.keys().copied().filter(|other| *other != node).collect();
+            inner.cut.extend(others.into_iter().flat_map(|other| [(node, other), (other, node)]));
             inner.streams.retain(|(from, to, _)| *from != node && *to != node);
+        } else {
+            // Also those to replicas that have left meanwhile.
+            inner.cut.retain(|(from, to)| *from != node && *to != node);
         }
     }
 
@@ -127,10 +124,22 @@ impl Transport for Link {
         let (net, from) = (self.net.clone(), self.from);
         Box::pin(async move {
             let log = reached?;
-            let (requests, requests_in) = mpsc::channel(16);
+            let (requests, mut sent) = mpsc::channel(16);
+            let (arriving, requests_in) = mpsc::channel(1);
             let (responses_out, responses) = mpsc::channel(16);
-            let task = log.serve_append(requests_in, responses_out);
-            net.inner.lock().unwrap().streams.push((from, target, task));
+            let serving = log.serve_append(requests_in, responses_out);
+            let cables = net.clone();
+            // A stream ends some time after its link was cut; what was sent after the cut does not arrive.
+            let relaying = Runtime::tokio().spawn("relay", async move {
+                while let Some(frame) = sent.recv().await {
+                    if cables.reach(from, target).is_err() || arriving.send(frame).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            let mut inner = net.inner.lock().unwrap();
+            inner.streams.extend([(from, target, serving), (from, target, relaying)]);
+            drop(inner);
             Ok(AppendChannel { requests, responses })
         })
     }

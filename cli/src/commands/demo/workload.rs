@@ -161,6 +161,7 @@ pub async fn send_in_turn(
                     term: receipt.term,
                     leader: receipt.leader,
                     log_index: receipt.log_index,
+                    early: false,
                 })
             }
             Err(error @ SendError::Rejected { .. }) => return Err(error),
