@@ -8,5 +8,6 @@ mod bad_input;
 mod cluster;
 mod demo;
 mod dev;
+mod docs;
 mod log_tools;
 mod support;
