@@ -142,6 +142,12 @@ pub struct BrokerConfig {
     /// Calls that may be with the leader, passed on by this replica, at the same time. Default 8,000, about what one
     /// connection carries; at least 1.
     pub forwarded_calls_max: u64,
+    /// Sends and polls of one client that may be under way at this replica at the same time. Default 10,000; at least 1.
+    pub client_calls_max: u64,
+    /// Sends to one topic that may be under way at this replica at the same time. Default 20,000; at least 1.
+    pub topic_sends_max: u64,
+    /// Polls of one group that may be under way at this replica at the same time. Default 10,000; at least 1.
+    pub group_polls_max: u64,
     /// Commands that may wait for a place in a log entry. Default 50,000; at least 1.
     pub queued_commands_max: u64,
     /// Proposals in flight at the same time; what arrives meanwhile shares the next entry. Default 3; 1 to 64.
@@ -264,6 +270,9 @@ impl Default for BrokerConfig {
             parked_calls_max: 10_000,
             parked_bytes_max: 256 << 20,
             forwarded_calls_max: 8_000,
+            client_calls_max: 10_000,
+            topic_sends_max: 20_000,
+            group_polls_max: 10_000,
             queued_commands_max: 50_000,
             proposals_in_flight_max: 3,
             clients_max: 100_000,
@@ -402,7 +411,7 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 30] = [
+        let ranges: [(&str, u64, u64, u64); 33] = [
             ("retention_ms", self.retention_ms, 1, u64::MAX),
             ("retention_hour_utc", self.retention_hour_utc.unwrap_or(0).into(), 0, 23),
             (
@@ -426,6 +435,9 @@ impl BrokerConfig {
             ("parked_calls_max", self.parked_calls_max, 1, u64::MAX),
             ("parked_bytes_max", self.parked_bytes_max, 32 << 20, u64::MAX),
             ("forwarded_calls_max", self.forwarded_calls_max, 1, u64::MAX),
+            ("client_calls_max", self.client_calls_max, 1, u64::MAX),
+            ("topic_sends_max", self.topic_sends_max, 1, u64::MAX),
+            ("group_polls_max", self.group_polls_max, 1, u64::MAX),
             ("queued_commands_max", self.queued_commands_max, 1, 10_000_000),
             ("proposals_in_flight_max", self.proposals_in_flight_max, 1, 64),
             ("clients_max", self.clients_max, 1, u64::MAX),

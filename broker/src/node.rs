@@ -9,9 +9,11 @@ use flotilla_proto::client::Connector;
 use flotilla_proto::{Admin, Messaging, Peer};
 use flotilla_raft_log::{Disk, NodeId, ReplicatedLog, Transport};
 use flotilla_runtime::{Either, Runtime, Task, select};
+use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{ApplyObserver, StoreReader};
 use tokio::sync::Notify;
 
+use crate::admin::key_indexer;
 use crate::admin::service::AdminService;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
@@ -20,6 +22,7 @@ use crate::duty::alarms::Alarms;
 use crate::duty::{self, DutyNews};
 use crate::edge::clients::Clients;
 use crate::edge::front::Front;
+use crate::edge::quotas::Quotas;
 use crate::edge::route::RoutePlan;
 use crate::failure::Failure;
 use crate::lead::budget::Budget;
@@ -119,8 +122,9 @@ impl Node {
         let store_dir = config.data_dir.join("store");
         let (machine, store) = flotilla_store::open(disk.clone(), store_dir.clone(), Arc::new(listener))
             .map_err(|error| StartError::Store { dir: store_dir.display().to_string(), reason: error.to_string() })?;
+        let keys = key_indexer::open(&disk, &config.data_dir)?;
         let log = ReplicatedLog::open(config.log_config(), runtime.clone(), disk, transport, machine).await?;
-        let (replica, proposer) = assemble(config, runtime, log, store, clock, lanes, failure, &*connector);
+        let (replica, proposer) = assemble(config, runtime, log, (store, keys), clock, lanes, failure, &*connector);
         let mut tasks = vec![proposer];
         tasks.extend(duties(&replica, catalog, &*connector));
         tasks.extend(duty::start(&replica, &duty_news));
@@ -244,7 +248,7 @@ fn assemble(
     config: BrokerConfig,
     runtime: Runtime,
     log: Log,
-    store: StoreReader,
+    (store, keys): (StoreReader, Arc<KeyIndex>),
     clock: Arc<TermClock>,
     lanes: Arc<Lanes>,
     failure: Arc<Failure>,
@@ -268,6 +272,7 @@ fn assemble(
         leadership: Leadership::new(runtime.clone()),
         parking: Budget::new(config.parked_calls_max, config.parked_bytes_max),
         forwarder: Forwarder::new(runtime.clone(), peers_of(&config, connector), config.forwarded_calls_max, suspect),
+        quotas: Quotas::new(&config),
         queue_picker: QueuePicker::new(),
         routes: RoutePlan::new(&config),
         clients: Clients::new(config.clients_max, Duration::from_millis(config.client_expiry_ms)),
@@ -275,6 +280,7 @@ fn assemble(
         runtime,
         log,
         store,
+        keys,
         clock,
         proposer,
         lanes,
@@ -298,6 +304,7 @@ fn duties(replica: &Arc<Replica>, catalog: Arc<Notify>, connector: &dyn Connecto
     let scanned = replica.clone();
     tasks.push(failure.guard(runtime, "client-expiry", async move { expire_clients(&scanned).await }));
     tasks.push(failure.guard(runtime, "renewal", renew_deliveries(replica.clone())));
+    tasks.push(failure.guard(runtime, "key-index", key_indexer::index_keys(replica.clone())));
     if !replica.config.namesrv.is_empty() {
         let row = Arc::new(OwnRow::new(replica));
         let keeping = registration::keep_row(replica.clone(), row.clone(), catalog);

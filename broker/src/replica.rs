@@ -7,6 +7,7 @@ use std::time::Duration;
 use flotilla_message::{GroupName, MessageType, Permission, TopicName};
 use flotilla_raft_log::{LogIndex, NodeId, Term};
 use flotilla_runtime::Runtime;
+use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo, TopicLevel};
 
 use crate::config::BrokerConfig;
@@ -14,6 +15,7 @@ use crate::consume::lanes::Lanes;
 use crate::consume::renewal::Renewals;
 use crate::duty::alarms::Alarms;
 use crate::edge::clients::Clients;
+use crate::edge::quotas::Quotas;
 use crate::edge::route::RoutePlan;
 use crate::failure::Failure;
 use crate::lead::budget::Budget;
@@ -42,12 +44,16 @@ pub struct Replica {
     pub clock: Arc<TermClock>,
     /// Who leads.
     pub leadership: Arc<Leadership>,
+    /// Which messages have which keys.
+    pub keys: Arc<KeyIndex>,
     /// The way into the log.
     pub proposer: Proposer,
     /// Calls that wait for a leader.
     pub parking: Arc<Budget>,
     /// The way to the leader.
     pub forwarder: Forwarder,
+    /// How much of this replica one client, topic or group may take.
+    pub quotas: Quotas,
     /// Which queue a message goes to.
     pub queue_picker: QueuePicker,
     /// What routes look like.

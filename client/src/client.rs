@@ -10,15 +10,17 @@ use flotilla_proto::{Metadata, metadata};
 use flotilla_runtime::{Instant, Runtime, Task};
 
 use crate::admin_client::AdminClient;
+use crate::broadcast_consumer::{BroadcastConsumer, BroadcastError};
 use crate::config::{
-    ClientConfig, ConfigErrors, ProducerConfig, PullConsumerConfig, PushConsumerConfig, SimpleConsumerConfig,
+    BroadcastConsumerConfig, ClientConfig, ConfigErrors, ProducerConfig, PullConsumerConfig, PushConsumerConfig,
+    SimpleConsumerConfig,
 };
 use crate::failover::Failover;
 use crate::message_ids::MessageIds;
 use crate::producer::Producer;
 use crate::pull_consumer::PullConsumer;
 use crate::push_consumer::{ConsumeResult, PushConsumer};
-use crate::received::ReceivedMessage;
+use crate::received::{Delivery, ReceivedMessage};
 use crate::replicas::Replicas;
 use crate::route_cache::RouteCache;
 use crate::simple_consumer::SimpleConsumer;
@@ -111,6 +113,23 @@ impl Client {
         F: Future<Output = ConsumeResult> + Send + 'static,
     {
         PushConsumer::start(self.clone(), config, listener)
+    }
+
+    /// A consumer whose every instance gets every message, for each of which `listener` is called; it runs until it is
+    /// shut down or dropped.
+    ///
+    /// # Errors
+    /// [`BroadcastError`]; nothing runs then.
+    pub async fn broadcast_consumer<L, F>(
+        &self,
+        config: BroadcastConsumerConfig,
+        listener: L,
+    ) -> Result<BroadcastConsumer, BroadcastError>
+    where
+        L: Fn(Delivery) -> F + Send + Sync + 'static,
+        F: Future<Output = ConsumeResult> + Send + 'static,
+    {
+        BroadcastConsumer::start(self.clone(), config, listener).await
     }
 
     /// The operator's calls.

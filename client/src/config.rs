@@ -1,5 +1,6 @@
 //! Settings of a client and of what is made from it, with defaults and one check that names every problem.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use flotilla_message::{AckLevel, FlushLevel, GroupName, TopicName};
@@ -223,6 +224,56 @@ impl PullConsumerConfig {
     /// Defaults for a group and a topic.
     pub fn new(group: GroupName, topic: TopicName) -> PullConsumerConfig {
         PullConsumerConfig { group, topic, filter: Filter::All, start: PullStart::First }
+    }
+}
+
+/// Where the positions of a [`crate::BroadcastConsumer`] are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BroadcastPositions {
+    /// Nowhere: each start begins behind the newest message.
+    Newest,
+    /// In a file of this instance, so that it goes on where it was.
+    File {
+        /// The file; each instance needs one of its own, which outlives it.
+        path: PathBuf,
+        /// Where to begin as long as the file is not there.
+        start: PullStart,
+    },
+}
+
+/// Settings of a [`crate::BroadcastConsumer`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BroadcastConsumerConfig {
+    /// The consumer group. The brokers keep nothing of it.
+    pub group: GroupName,
+    /// The topic, which must exist.
+    pub topic: TopicName,
+    /// Which of its messages. Default all.
+    pub filter: Filter,
+    /// Where the positions are. Default nowhere.
+    pub positions: BroadcastPositions,
+    /// How often positions that have moved are saved. Default 5 s; 10 ms to 1 h.
+    pub save_interval: Duration,
+}
+
+impl BroadcastConsumerConfig {
+    /// Defaults for a group and a topic: every start begins behind the newest message.
+    pub fn new(group: GroupName, topic: TopicName) -> BroadcastConsumerConfig {
+        let positions = BroadcastPositions::Newest;
+        BroadcastConsumerConfig { group, topic, filter: Filter::All, positions, save_interval: Duration::from_secs(5) }
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// [`ConfigErrors`] with all the problems at once.
+    pub fn validate(&self) -> Result<(), ConfigErrors> {
+        let mut problems = Vec::new();
+        check_range(&mut problems, "save_interval", self.save_interval, Duration::from_secs(3_600));
+        if matches!(&self.positions, BroadcastPositions::File { path, .. } if path.file_name().is_none()) {
+            problems.push("positions are to be in a file without a name".to_owned());
+        }
+        ConfigErrors::unless_empty(problems)
     }
 }
 

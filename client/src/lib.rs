@@ -22,6 +22,7 @@
 //! ```
 
 mod admin_client;
+mod broadcast_consumer;
 mod broker_word;
 mod client;
 mod config;
@@ -30,6 +31,7 @@ mod failover;
 mod failure;
 mod message_ids;
 mod outgoing;
+mod position_file;
 mod producer;
 mod pull_consumer;
 mod push_consumer;
@@ -59,13 +61,15 @@ mod virtual_time;
 pub use admin_client::{
     AdminClient, AdminError, FromReplica, GroupDescription, GroupSpec, GroupStart, TopicDescription, TopicSpec,
 };
+pub use broadcast_consumer::{BroadcastConsumer, BroadcastError};
 pub use client::Client;
 pub use config::{
-    ClientConfig, ConfigErrors, Filter, ProducerConfig, PullConsumerConfig, PullStart, PushConsumerConfig,
-    SimpleConsumerConfig,
+    BroadcastConsumerConfig, BroadcastPositions, ClientConfig, ConfigErrors, Filter, ProducerConfig,
+    PullConsumerConfig, PullStart, PushConsumerConfig, SimpleConsumerConfig,
 };
 pub use consuming::{DeliveryError, ReceiveError};
 pub use outgoing::OutgoingMessage;
+pub use position_file::{PositionFile, PositionFileError};
 pub use producer::{Producer, SendHandle};
 pub use pull_consumer::{PullConsumer, PullError, PullQueue};
 pub use push_consumer::{ConsumeResult, PushConsumer};

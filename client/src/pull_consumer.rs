@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use flotilla_message::TopicName;
-use flotilla_proto::client::CallError;
+use flotilla_proto::client::{CallError, CallOptions};
 use flotilla_proto::status::Code;
 use flotilla_proto::v2::{self, pull_message_response::Content};
-use flotilla_runtime::Instant;
+use flotilla_runtime::{BoxFuture, Instant};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
@@ -88,6 +88,9 @@ struct Assigned {
     committed: Option<u64>,
 }
 
+/// One replica is asked: its status, and what it is worth if that says OK.
+type Calling<T> = BoxFuture<'static, Result<(Option<v2::Status>, T), CallError>>;
+
 /// What one pull brought.
 struct Pulled {
     messages: Vec<Delivery>,
@@ -117,10 +120,12 @@ impl PullConsumer {
             let topic = &self.config.topic;
             let request = v2::QueryRouteRequest { topic: Some(wire::resource(topic.as_str())), endpoints: None };
             let route = self
-                .call(&replicas, Duration::ZERO, async |address, options| {
-                    let calls = self.shared().connector.messaging(&address);
-                    let reply = calls.query_route(options, request.clone()).await?.body;
-                    Ok((reply.status.clone(), reply))
+                .call(&replicas, Duration::ZERO, |address, options| {
+                    let reply = self.shared().connector.messaging(&address).query_route(options, request.clone());
+                    Box::pin(async move {
+                        let reply = reply.await?.body;
+                        Ok((reply.status.clone(), reply))
+                    })
                 })
                 .await?;
             let ids = route.message_queues.iter().filter_map(|queue| u32::try_from(queue.id).ok());
@@ -199,6 +204,19 @@ impl PullConsumer {
         }
     }
 
+    /// As [`PullConsumer::poll`], of one assigned queue.
+    pub(crate) async fn poll_queue(
+        &self,
+        queue: &PullQueue,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, PullError> {
+        let known = self.known(queue)?;
+        let pulled = self.pull_queue(queue.clone(), known, max, wait).await.1?;
+        self.moved(queue, pulled.next);
+        Ok(pulled.messages)
+    }
+
     /// The assigned queues, beginning with another one each time.
     fn next_turn(&self) -> Vec<(PullQueue, Assigned)> {
         let mut queues: Vec<_> =
@@ -262,23 +280,26 @@ impl PullConsumer {
             long_polling_timeout: Some(wire::duration(wait)),
         };
         let pulled = self
-            .call(replicas, wait, async |address, options| {
-                let calls = self.shared().connector.messaging(&address);
-                let mut stream = calls.pull_message(options, request.clone()).await?;
-                let (mut status, mut messages, mut next) = (None, Vec::new(), None);
-                while let Some(element) = stream.next().await {
-                    match element?.content {
-                        Some(Content::Status(told)) => status = Some(told),
-                        Some(Content::Message(message)) => messages.extend(wire::delivery_of(message, replicas)),
-                        Some(Content::NextOffset(offset)) => next = u64::try_from(offset).ok(),
-                        None => {}
+            .call(replicas, wait, |address, options| {
+                let stream = self.shared().connector.messaging(&address).pull_message(options, request.clone());
+                let replicas = replicas.clone();
+                Box::pin(async move {
+                    let mut stream = stream.await?;
+                    let (mut status, mut messages, mut next) = (None, Vec::new(), None);
+                    while let Some(element) = stream.next().await {
+                        match element?.content {
+                            Some(Content::Status(told)) => status = Some(told),
+                            Some(Content::Message(message)) => messages.extend(wire::delivery_of(message, &replicas)),
+                            Some(Content::NextOffset(offset)) => next = u64::try_from(offset).ok(),
+                            None => {}
+                        }
                     }
-                }
-                let told = status.as_ref().map(v2::Status::code);
-                // Nothing there is an answer too, and so is a position that is not.
-                let is_answer = matches!(told, Some(Code::MessageNotFound | Code::IllegalOffset));
-                let judged = if is_answer { Some(flotilla_proto::status::ok()) } else { status };
-                Ok((judged, (told, messages, next)))
+                    let told = status.as_ref().map(v2::Status::code);
+                    // Nothing there is an answer too, and so is a position that is not.
+                    let is_answer = matches!(told, Some(Code::MessageNotFound | Code::IllegalOffset));
+                    let judged = if is_answer { Some(flotilla_proto::status::ok()) } else { status };
+                    Ok((judged, (told, messages, next)))
+                })
             })
             .await?;
         match pulled {
@@ -338,10 +359,12 @@ impl PullConsumer {
             timestamp,
         };
         let offset = self
-            .call(replicas, Duration::ZERO, async |address, options| {
-                let calls = self.shared().connector.messaging(&address);
-                let reply = calls.query_offset(options, request.clone()).await?.body;
-                Ok((reply.status, reply.offset))
+            .call(replicas, Duration::ZERO, |address, options| {
+                let reply = self.shared().connector.messaging(&address).query_offset(options, request.clone());
+                Box::pin(async move {
+                    let reply = reply.await?.body;
+                    Ok((reply.status, reply.offset))
+                })
             })
             .await?;
         Ok(u64::try_from(offset).unwrap_or(0))
@@ -362,10 +385,12 @@ impl PullConsumer {
             message_queue: Some(self.wire_queue(queue)),
         };
         let answer = self
-            .call(replicas, Duration::ZERO, async |address, options| {
-                let calls = self.shared().connector.messaging(&address);
-                let reply = calls.get_offset(options, request.clone()).await?.body;
-                Ok((reply.status, reply.offset))
+            .call(replicas, Duration::ZERO, |address, options| {
+                let reply = self.shared().connector.messaging(&address).get_offset(options, request.clone());
+                Box::pin(async move {
+                    let reply = reply.await?.body;
+                    Ok((reply.status, reply.offset))
+                })
             })
             .await;
         match answer {
@@ -396,9 +421,9 @@ impl PullConsumer {
                 offset: i64::try_from(position).unwrap_or(i64::MAX),
             };
             let told = self
-                .call(&replicas, Duration::ZERO, async |address, options| {
-                    let calls = self.shared().connector.messaging(&address);
-                    Ok((calls.update_offset(options, request.clone()).await?.body.status, ()))
+                .call(&replicas, Duration::ZERO, |address, options| {
+                    let reply = self.shared().connector.messaging(&address).update_offset(options, request.clone());
+                    Box::pin(async move { Ok((reply.await?.body.status, ())) })
                 })
                 .await;
             match told {
@@ -427,7 +452,7 @@ impl PullConsumer {
         &self,
         replicas: &Arc<Replicas>,
         wait: Duration,
-        call: impl AsyncFn(String, flotilla_proto::client::CallOptions) -> Result<(Option<v2::Status>, T), CallError>,
+        call: impl Fn(String, CallOptions) -> Calling<T> + Sync,
     ) -> Result<T, PullError> {
         let shared = self.shared();
         let deadline: Instant = shared.deadline() + wait;

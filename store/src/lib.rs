@@ -10,7 +10,8 @@
 //! - all memory is bounded ([`limits`]) but for slots of the open segment, which the segment bounds.
 //!
 //! An entry is built by [`EntryBuilder`], applied by [`StoreMachine`], and its effects are read
-//! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`.
+//! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`. The [`key_index`] is
+//! none of this state: hints, beside it, that whoever reads messages fills in.
 
 mod changing;
 mod command;
@@ -30,6 +31,7 @@ mod held_image;
 mod holding;
 mod image;
 mod index_file;
+pub mod key_index;
 mod levels;
 pub mod limits;
 mod machine;

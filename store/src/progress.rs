@@ -201,6 +201,10 @@ impl QueueProgress {
         if offset >= self.next_offset || self.in_flight.contains_key(&offset) {
             return false;
         }
+        // Its next delivery is the first again: no try of an earlier life may take that for its own.
+        for attempt in &mut self.attempts {
+            attempt.grants.retain(|(granted, _)| *granted != offset);
+        }
         // Receipts name no 0: until it is delivered there is none for it.
         let flight = InFlight { attempt: 0, seq: 0, previous_seq: None, invisible_until_ms: now_ms, holder: 0, slot };
         self.in_flight.insert(offset, flight);

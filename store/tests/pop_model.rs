@@ -8,8 +8,8 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flotilla_message::{QueueId, QueueOffset, TopicName};
-use flotilla_store::{AckResult, Command, Outcome, Rejection, SkipRange, StartPolicy};
+use flotilla_message::{MessageRef, QueueId, QueueOffset, TopicName};
+use flotilla_store::{AckResult, Command, GroupChange, OffsetTarget, Outcome, Rejection, SkipRange, StartPolicy};
 use proptest::prelude::*;
 use support::{Node, ack, change, entry, group, offsets, produce, topic};
 
@@ -25,6 +25,7 @@ enum Status {
 struct Model {
     order: bool,
     max_deliveries: u32,
+    is_paused: bool,
     status: Vec<Status>,
     dead: Vec<u64>,
     attempts: BTreeMap<String, Vec<(u64, u32)>>,
@@ -55,8 +56,35 @@ enum Step {
         invisible_ms: u8,
         twice: bool,
     },
+    /// An operator or a client moves the group.
+    Move(Target),
+    /// An operator wants a message delivered again: one of the right identity, or of another.
+    Redeliver {
+        offset: u8,
+        is_right: bool,
+    },
+    /// The leader prolongs what somebody holds.
+    Renew {
+        which: Vec<prop::sample::Index>,
+        invisible_ms: u8,
+    },
+    /// The consumer gives up.
+    GiveUp(prop::sample::Index),
+    /// An operator changes the group.
+    Settings {
+        order: Option<bool>,
+        max_deliveries: Option<u32>,
+        is_paused: bool,
+    },
     Roll,
     Restart,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    First,
+    Last,
+    Offset(u8),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -71,6 +99,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => proptest::collection::vec(index(), 1..5).prop_map(Step::Ack),
         4 => (index(), 0u8..100, any::<bool>())
             .prop_map(|(which, invisible_ms, twice)| Step::Change { which, invisible_ms, twice }),
+        2 => prop_oneof![Just(Target::First), Just(Target::Last), (0u8..40).prop_map(Target::Offset)]
+            .prop_map(Step::Move),
+        3 => (0u8..40, proptest::bool::weighted(0.8))
+            .prop_map(|(offset, is_right)| Step::Redeliver { offset, is_right }),
+        3 => (proptest::collection::vec(index(), 1..5), 0u8..100)
+            .prop_map(|(which, invisible_ms)| Step::Renew { which, invisible_ms }),
+        2 => index().prop_map(Step::GiveUp),
+        1 => (any::<Option<bool>>(), proptest::option::of(1u32..4), proptest::bool::weighted(0.2))
+            .prop_map(|(order, max_deliveries, is_paused)| Step::Settings { order, max_deliveries, is_paused }),
         1 => Just(Step::Roll),
         1 => Just(Step::Restart),
     ];
@@ -82,6 +119,7 @@ impl Model {
         Model {
             order,
             max_deliveries,
+            is_paused: false,
             status: Vec::new(),
             dead: Vec::new(),
             attempts: BTreeMap::new(),
@@ -202,6 +240,58 @@ impl Model {
         }
     }
 
+    /// Where the group stands after it was moved; `None` if there is no such place.
+    fn set_position(&mut self, to: Target) -> Option<u64> {
+        let end = self.status.len();
+        let next = match to {
+            Target::First => 0,
+            Target::Last => end,
+            Target::Offset(offset) => usize::from(offset),
+        };
+        if next > end {
+            return None;
+        }
+        self.status[..next].fill(Status::Consumed);
+        self.status[next..].fill(Status::Waiting);
+        self.attempts.clear();
+        Some(next as u64)
+    }
+
+    /// Whether the message is due again.
+    fn redeliver(&mut self, at: usize, now_ms: u64) -> bool {
+        // A message behind the group's position waits for its first delivery.
+        if at >= self.next() || self.status[at] != Status::Consumed {
+            return false;
+        }
+        self.status[at] = Status::InFlight { delivery: 0, seq: 0, replaced: None, until_ms: now_ms };
+        for grants in self.attempts.values_mut() {
+            grants.retain(|(offset, _)| *offset != at as u64);
+        }
+        true
+    }
+
+    fn renew(&mut self, at: u64, asked: u32, to_ms: u64) -> bool {
+        match &mut self.status[at as usize] {
+            Status::InFlight { seq, until_ms, .. } if *seq == asked && *until_ms < to_ms => {
+                *until_ms = to_ms;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn give_up(&mut self, at: u64, asked: u32) -> Outcome {
+        match self.status[at as usize] {
+            Status::InFlight { seq, .. } if seq == asked => {
+                self.status[at as usize] = Status::Consumed;
+                self.dead.push(at);
+                Outcome::DeadLettered
+            }
+            Status::InFlight { .. } => Outcome::Rejected(Rejection::ReceiptStale),
+            _ => Outcome::Rejected(Rejection::DeliveryNotFound),
+        }
+    }
+
     fn change(&mut self, at: u64, asked: u32, to_ms: u64, outcome: &Outcome) {
         match self.status[at as usize] {
             Status::InFlight { seq, replaced, until_ms, .. } if replaced == Some(asked) => {
@@ -257,6 +347,10 @@ impl Trial {
             offsets: offsets(wanted.iter().copied()),
             skip: skip.map(|(from, to)| SkipRange { from: QueueOffset(from), to: QueueOffset(to) }),
         });
+        if self.model.is_paused {
+            assert_eq!(outcome, Outcome::Rejected(Rejection::GroupPaused));
+            return;
+        }
         let Outcome::Delivered { granted, .. } = &outcome else { panic!("{outcome:?}") };
         let held = attempt.as_ref().map(|id| self.model.held(id, now_ms)).unwrap_or_default();
         if held.is_empty() {
@@ -313,7 +407,62 @@ impl Trial {
                     }
                 }
             }
-            Step::Ack(_) | Step::Change { .. } => {}
+            Step::Renew { which, invisible_ms } if !self.history.is_empty() => {
+                let deliveries: Vec<_> = which.iter().map(|which| *which.get(&self.history)).collect();
+                let to_ms = self.node.now_ms + u64::from(*invisible_ms);
+                let renewed = deliveries.iter().map(|(at, seq)| u32::from(self.model.renew(*at, *seq, to_ms))).sum();
+                let command = Command::Renew {
+                    group: group("g"),
+                    topic: topic("t"),
+                    queue: QueueId(0),
+                    deliveries: deliveries.iter().map(|(offset, seq)| (QueueOffset(*offset), *seq)).collect(),
+                    holder: 7,
+                    invisible_until_ms: to_ms,
+                };
+                assert_eq!(self.run(command), Outcome::Renewed { renewed });
+            }
+            Step::GiveUp(which) if !self.history.is_empty() => {
+                let (at, seq) = *which.get(&self.history);
+                let expected = self.model.give_up(at, seq);
+                let (group, topic, offset) = (group("g"), topic("t"), QueueOffset(at));
+                assert_eq!(self.run(Command::DeadLetter { group, topic, queue: QueueId(0), offset, seq }), expected);
+            }
+            Step::Ack(_) | Step::Change { .. } | Step::Renew { .. } | Step::GiveUp(_) => {}
+            Step::Move(to) => {
+                let target = match to {
+                    Target::First => OffsetTarget::First,
+                    Target::Last => OffsetTarget::Last,
+                    Target::Offset(offset) => OffsetTarget::Offset(QueueOffset(u64::from(*offset))),
+                };
+                let expected = self.model.set_position(*to);
+                let (group, topic, queue) = (group("g"), topic("t"), QueueId(0));
+                match (self.run(Command::SetOffset { group, topic, queue, to: target }), expected) {
+                    (Outcome::OffsetSet { next_offset }, Some(next)) => assert_eq!(next_offset.0, next),
+                    (Outcome::Rejected(Rejection::OffsetOutOfRange { .. }), None) => {}
+                    (outcome, expected) => panic!("{outcome:?} instead of {expected:?}"),
+                }
+            }
+            Step::Redeliver { offset, is_right } => {
+                let at = u64::from(*offset);
+                let there = self.node.reader.slots(&topic("t"), QueueId(0), QueueOffset(at), 1).unwrap();
+                let stands = there.first().map(|(_, slot)| slot.message);
+                let other = MessageRef { index: u64::MAX, ordinal: 0 };
+                let message = stands.filter(|_| *is_right).unwrap_or(other);
+                let is_due = message != other && self.model.redeliver(at as usize, self.node.now_ms);
+                let offset = QueueOffset(at);
+                let (group, topic, queue) = (group("g"), topic("t"), QueueId(0));
+                let outcome = self.run(Command::Redeliver { group, topic, queue, offset, message });
+                let refused = Outcome::Rejected(Rejection::NotConsumed { offset });
+                assert_eq!(outcome, if is_due { Outcome::Redelivered } else { refused });
+            }
+            Step::Settings { order, max_deliveries, is_paused } => {
+                let (order, max_deliveries) = (*order, *max_deliveries);
+                let change = GroupChange { order, max_deliveries, is_paused: Some(*is_paused), ..Default::default() };
+                assert_eq!(self.run(Command::UpdateGroup { name: group("g"), change }), Outcome::GroupUpdated);
+                self.model.order = order.unwrap_or(self.model.order);
+                self.model.max_deliveries = max_deliveries.unwrap_or(self.model.max_deliveries);
+                self.model.is_paused = *is_paused;
+            }
             Step::Roll => self.node.roll(),
             Step::Restart => self.node = self.node.restarted(),
         }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use flotilla_message::{FrameView, GroupName, QueueId, QueueOffset, TopicName};
 use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
-use flotilla_store::{Slot, StoreError};
+use flotilla_store::key_index::{KeyText, KeyView};
+use flotilla_store::{Slot, StoreError, TopicInfo};
 
 use crate::consume::frames::{FrameReadError, Frames};
 use crate::consume::offsets::NamedQueue;
@@ -100,7 +101,7 @@ impl LeaderCall for FindMessages {
             let text = format!("topic '{topic}' has no queue {queue}; it has {}, counted from 0", info.queue_count);
             return Tried::answer(refuse(status(Code::BadRequest, text)));
         }
-        let searched = search(replica, &topic, info.queue_count, request).await;
+        let searched = search(replica, &info, request).await;
         Tried::answer(searched.unwrap_or_else(|error| refuse(error.told(replica))))
     }
 
@@ -112,15 +113,16 @@ impl LeaderCall for FindMessages {
 /// Goes through the queues asked for, one after the other, until it has enough or has looked at enough.
 async fn search(
     replica: &Replica,
-    topic: &TopicName,
-    queue_count: u32,
+    info: &TopicInfo,
     request: &admin::FindMessagesRequest,
 ) -> Result<admin::FindMessagesReply, ReadError> {
+    let topic = &info.name;
     let store = &replica.store;
     let mut reply = admin::FindMessagesReply { status: Some(ok()), ..Default::default() };
     let mut frames = Frames::new(replica);
     let (count, mut bytes) = (count_of(request.count), 0);
-    let queues = request.queue.map_or(0..queue_count, |queue| queue..queue + 1);
+    let queues = request.queue.map_or(0..info.queue_count, |queue| queue..queue + 1);
+    let view = key_view(replica, info.uid, request);
     for queue in queues.map(QueueId) {
         let first = match request.from_offset {
             Some(offset) => QueueOffset(offset),
@@ -128,11 +130,19 @@ async fn search(
         };
         let mut at = first;
         'queue: loop {
-            let slots = store.slots(topic, queue, at, LOOK_CHUNK).map_err(ReadError::Store)?;
+            // The index says what may be passed over without reading it.
+            let next = view.as_ref().map_or(at, |view| QueueOffset(view.next(queue.0, at.0)));
+            let slots = store.slots(topic, queue, next, LOOK_CHUNK).map_err(ReadError::Store)?;
             if slots.is_empty() {
                 break;
             }
+            at = next;
             for (offset, slot) in slots {
+                let next = view.as_ref().map_or(offset.0, |view| view.next(queue.0, offset.0));
+                if next != offset.0 {
+                    at = QueueOffset(next);
+                    continue 'queue;
+                }
                 if request.to_ms != 0 && slot.stored_at_ms >= request.to_ms {
                     break 'queue;
                 }
@@ -151,6 +161,17 @@ async fn search(
         }
     }
     Ok(reply)
+}
+
+/// What the index knows of the key or id that is looked for.
+fn key_view(replica: &Replica, topic_uid: u64, request: &admin::FindMessagesRequest) -> Option<KeyView> {
+    let text = match (request.message_id.as_str(), request.key.as_str()) {
+        ("", "") => return None,
+        ("", key) => KeyText::Key(key),
+        (id, _) => KeyText::Id(id),
+    };
+    let end = if request.to_ms == 0 { u64::MAX } else { request.to_ms };
+    replica.keys.view(topic_uid, text, &(request.from_ms..end))
 }
 
 fn is_wanted(frame: &FrameView, request: &admin::FindMessagesRequest) -> bool {

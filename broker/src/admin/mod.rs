@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod dead_letters;
 pub mod groups;
+pub mod key_indexer;
 pub mod levels;
 pub mod messages;
 pub mod positions;

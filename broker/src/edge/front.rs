@@ -16,7 +16,7 @@ use crate::consume::give_up::ForwardToDeadLetters;
 use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
 use crate::consume::pull::PullMessage;
 use crate::consume::receive::{self, ReceiveMessage};
-use crate::lead::leader_call::lead;
+use crate::lead::leader_call::{LeaderCall, lead};
 use crate::produce::end_transaction::EndTransaction;
 use crate::produce::recall::RecallMessage;
 use crate::produce::send::SendMessage;
@@ -87,7 +87,12 @@ impl Messaging for Front {
         context: CallContext,
         request: v2::SendMessageRequest,
     ) -> BoxFuture<'_, Reply<v2::SendMessageResponse>> {
-        Box::pin(lead::<SendMessage>(&self.replica, context, request))
+        Box::pin(async move {
+            match self.replica.quotas.send(&context, &request) {
+                Ok(_shares) => lead::<SendMessage>(&self.replica, context, request).await,
+                Err(status) => SendMessage::refusal(&request, status).into(),
+            }
+        })
     }
 
     fn query_assignment(
@@ -109,6 +114,10 @@ impl Messaging for Front {
         mut request: v2::ReceiveMessageRequest,
     ) -> BoxFuture<'_, Replies<v2::ReceiveMessageResponse>> {
         Box::pin(async move {
+            let _shares = match self.replica.quotas.poll(&context, request.group.as_ref()) {
+                Ok(shares) => shares,
+                Err(status) => return replies(ReceiveMessage::refusal(&request, status).responses),
+            };
             receive::name_attempt(&mut request, &self.replica.runtime);
             replies(lead::<ReceiveMessage>(&self.replica, context, request).await.body.responses)
         })
@@ -119,7 +128,13 @@ impl Messaging for Front {
         context: CallContext,
         request: v2::PullMessageRequest,
     ) -> BoxFuture<'_, Replies<v2::PullMessageResponse>> {
-        Box::pin(async move { replies(lead::<PullMessage>(&self.replica, context, request).await.body.responses) })
+        Box::pin(async move {
+            let _shares = match self.replica.quotas.poll(&context, request.group.as_ref()) {
+                Ok(shares) => shares,
+                Err(status) => return replies(PullMessage::refusal(&request, status).responses),
+            };
+            replies(lead::<PullMessage>(&self.replica, context, request).await.body.responses)
+        })
     }
 
     fn update_offset(

@@ -4,6 +4,7 @@ pub mod clients;
 pub mod front;
 pub mod names;
 pub mod query;
+pub mod quotas;
 pub mod route;
 pub mod settings;
 pub mod telemetry;

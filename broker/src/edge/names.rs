@@ -21,7 +21,7 @@ pub fn group(context: &CallContext, resource: Option<&v2::Resource>) -> Result<G
 }
 
 /// `namespace%name`, as RocketMQ writes a name within a namespace; the name alone if there is none.
-fn full_name(context: &CallContext, resource: Option<&v2::Resource>) -> String {
+pub(super) fn full_name(context: &CallContext, resource: Option<&v2::Resource>) -> String {
     let Some(resource) = resource else { return String::new() };
     // Some clients name the namespace in the resource, some in the metadata, some in both.
     let namespace = match resource.resource_namespace.as_str() {

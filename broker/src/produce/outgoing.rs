@@ -8,6 +8,7 @@ use flotilla_proto::{CallContext, v2};
 use crate::config::BrokerConfig;
 use crate::consume::delivery::ms_of;
 use crate::edge::names::{self, known_code};
+use crate::produce::delay_level::{DELAY_PROPERTY, delay_level_ms};
 
 /// A send request that keeps every rule which needs no knowledge of topics.
 #[derive(Debug)]
@@ -121,17 +122,26 @@ fn read_message(
     }
     let id = MessageId::try_from(system.message_id.as_str())
         .map_err(|error| refuse(Code::IllegalMessageId, error.to_string()))?;
-    let message_type = type_of(system).map_err(|text| refuse(Code::MessagePropertyConflictWithType, text))?;
+    // A level stands for a time, above one that the message names as well; it is not delivered with the message.
+    let mut properties = message.user_properties.clone();
+    let level_ms = match properties.remove(DELAY_PROPERTY) {
+        Some(level) => delay_level_ms(&level).map_err(|text| refuse(Code::IllegalDeliveryTime, text))?,
+        None => None,
+    };
+    let is_delayed = level_ms.is_some() || system.delivery_timestamp.is_some();
+    let message_type =
+        type_of(system, is_delayed).map_err(|text| refuse(Code::MessagePropertyConflictWithType, text))?;
     let born_at_ms = system.born_timestamp.as_ref().and_then(timestamp_ms).unwrap_or(now_wall_ms);
     let body_encoding = match system.body_encoding() {
         v2::Encoding::Gzip => BodyEncoding::Gzip,
         v2::Encoding::Identity | v2::Encoding::Unspecified => BodyEncoding::Identity,
     };
     // Before 1970: at once. Beyond what can be told: too far.
-    let delivery_at_ms = system.delivery_timestamp.as_ref().map(|timestamp| {
+    let named_ms = system.delivery_timestamp.as_ref().map(|timestamp| {
         let too_far = if timestamp.seconds < 0 { 0 } else { u64::MAX };
         timestamp_ms(timestamp).unwrap_or(too_far)
     });
+    let delivery_at_ms = level_ms.map(|level_ms| now_wall_ms + level_ms).or(named_ms);
     let delay_ms = delivery_at_ms.map_or(0, |at_ms| at_ms.saturating_sub(now_wall_ms));
     if delay_ms > config.delay_ms_max {
         let limit = config.delay_ms_max;
@@ -145,7 +155,7 @@ fn read_message(
         tag: system.tag.clone().filter(|tag| !tag.is_empty()),
         keys: system.keys.clone(),
         group: system.message_group.clone().filter(|group| !group.is_empty()),
-        properties: message.user_properties.clone(),
+        properties,
         body: Bytes::clone(&message.body),
         body_encoding,
         born_at_ms,
@@ -173,9 +183,8 @@ fn check_after_ms(message: &v2::Message, config: &BrokerConfig) -> Result<u64, S
 }
 
 /// The type that a message's properties make it: what it says of itself matters for transactions only.
-fn type_of(system: &v2::SystemProperties) -> Result<MessageType, String> {
+fn type_of(system: &v2::SystemProperties, is_delayed: bool) -> Result<MessageType, String> {
     let is_ordered = system.message_group.as_ref().is_some_and(|group| !group.is_empty());
-    let is_delayed = system.delivery_timestamp.is_some();
     if system.lite_topic.is_some() || system.priority.is_some() {
         return Err("messages with a lite topic or a priority are not supported".to_owned());
     }
@@ -312,6 +321,26 @@ mod tests {
         assert_eq!(at(three_days + 1).expect_err("too far").0, 40012);
         assert_eq!(at(i64::MAX).expect_err("no time that this is").0, 40012);
         assert_eq!(at(-5).expect("at once").frames[0].view().delivery_at_ms(), Some(0));
+    }
+
+    #[test]
+    fn a_delay_level_is_a_delivery_time_and_does_not_travel_on() {
+        let of = |level: &str, seconds: Option<i64>| {
+            read(vec![message(|message, system| {
+                message.user_properties.insert("DELAY".to_owned(), level.to_owned());
+                message.user_properties.insert("own".to_owned(), "kept".to_owned());
+                system.delivery_timestamp = seconds.map(|seconds| prost_types::Timestamp { seconds, nanos: 0 });
+            })])
+        };
+        let outgoing = of("3", None).expect("fine");
+        assert_eq!(outgoing.message_type, MessageType::Delay);
+        let view = outgoing.frames[0].view();
+        assert_eq!(view.delivery_at_ms(), Some(10_007), "ten seconds from now");
+        assert_eq!(view.properties().collect::<Vec<_>>(), [("own", "kept")]);
+        let both = of("1", Some(50)).expect("fine");
+        assert_eq!(both.frames[0].view().delivery_at_ms(), Some(1_007), "the level wins, as in RocketMQ");
+        assert_eq!(of("0", None).expect("no delay").message_type, MessageType::Normal);
+        assert_eq!(of("soon", None).expect_err("no level").0, 40012);
     }
 
     #[test]

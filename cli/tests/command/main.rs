@@ -9,6 +9,7 @@ mod cluster;
 mod copies;
 mod demo;
 mod dev;
+mod docs;
 mod frozen_target;
 mod log_tools;
 mod metrics;

@@ -24,7 +24,7 @@ pub enum TopicCommand {
         #[arg(long = "type", value_name = "TYPE", default_value_t = MessageType::Normal, ignore_case = true)]
         message_type: MessageType,
         /// How many queues its messages are spread over
-        #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::QUEUES_PER_TOPIC_MAX)))]
+        #[arg(long, value_name = "COUNT", default_value_t = limits::QUEUES_PER_TOPIC_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::QUEUES_PER_TOPIC_MAX)))]
         queues: u32,
         /// How many replicas have a message when its send is answered: async (the leader), majority, sync (all that keep
         /// up, two at least). Default: as the group of brokers has it. Given again, it changes the topic's level

@@ -1,0 +1,310 @@
+//! Figures, for `docs/benchmarks.md`: they take minutes, so nobody runs them unasked.
+//!
+//! `cargo test --profile ci -p flotilla --test semantics -- --ignored --nocapture --test-threads 1 figures`
+//! `FLOTILLA_BACKLOG` says how many messages the backlogs get.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flotilla_chaos::cluster::process_cpu::cpu_time;
+use flotilla_proto::admin::reset_group_request::To;
+use flotilla_proto::v2::{self, MessageType, QueryOffsetPolicy};
+use flotilla_proto::{admin, status};
+use tokio::sync::Semaphore;
+
+use crate::calls::{Client, message, queue, system_of};
+use crate::cluster::{Cluster, LONG, OK, admin_call};
+
+const BODY_BYTES: usize = 128;
+const BATCH: usize = 1_000;
+const SENDS_IN_FLIGHT: usize = 8;
+
+fn backlog_count(default: u64) -> u64 {
+    std::env::var("FLOTILLA_BACKLOG").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
+}
+
+fn at_share(sorted: &[f64], share: f64) -> f64 {
+    let last = sorted.len() - 1;
+    sorted[((last as f64) * share).round() as usize]
+}
+
+/// Median, 99th of a hundred and greatest.
+fn spread(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    format!(
+        "p50 {:.1}, p99 {:.1}, max {:.1} ms of {count}",
+        at_share(&values, 0.5),
+        at_share(&values, 0.99),
+        values[count - 1]
+    )
+}
+
+fn small(topic: &str, id: String, change: impl FnOnce(&mut v2::SystemProperties)) -> v2::Message {
+    v2::Message { body: Bytes::from_static(&[b'x'; BODY_BYTES]), ..message(topic, &id, change) }
+}
+
+/// Sends so many messages in batches, several at once.
+async fn fill(cluster: &Cluster, client: &Client, topic: &'static str, from: u64, count: u64) -> Duration {
+    let began = Instant::now();
+    let places = Arc::new(Semaphore::new(SENDS_IN_FLIGHT));
+    for batch in 0..count / BATCH as u64 {
+        let place = places.clone().acquire_owned().await.expect("never closed");
+        let client = client.clone();
+        let send = async move {
+            let first = from + batch * BATCH as u64;
+            let messages = || (0..BATCH as u64).map(|at| small(topic, format!("m-{}", first + at), |_| ())).collect();
+            // The broker may say that it is busy: the same ids again.
+            for _ in 0..100 {
+                let request = v2::SendMessageRequest { messages: messages() };
+                let sent = client.messaging.send_message(client.options(LONG), request).await;
+                if sent.is_ok_and(|reply| status::is_ok(reply.body.status.as_ref())) {
+                    drop(place);
+                    return;
+                }
+            }
+            panic!("batch {batch} is not taken");
+        };
+        cluster.runtime.spawn("sender", send).detach();
+    }
+    let _all = places.acquire_many(SENDS_IN_FLIGHT as u32).await.expect("never closed");
+    began.elapsed()
+}
+
+/// Anonymous memory of each broker, MiB.
+fn memory(cluster: &Cluster) -> Vec<u64> {
+    let anonymous = |pid: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with("RssAnon:")).map(str::to_owned).unwrap_or_default();
+        line.split_ascii_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) >> 10
+    };
+    cluster.pids().into_iter().map(anonymous).collect()
+}
+
+/// CPU of all brokers over some seconds, in shares of one core.
+async fn cpu_at_rest(cluster: &Cluster, seconds: u64) -> f64 {
+    let used = || cluster.pids().into_iter().filter_map(cpu_time).sum::<Duration>();
+    let before = used();
+    cluster.runtime.sleep(Duration::from_secs(seconds)).await;
+    (used() - before).as_secs_f64() / seconds as f64
+}
+
+/// How long it takes to find a time, and to move a group there and get its first messages, all over the backlog.
+async fn time_lookups(client: &Client, topic: &'static str) {
+    let (_, end) = client.query_offset(topic, QueryOffsetPolicy::End, None).await;
+    let mut stamps = Vec::new();
+    for step in 0..=20 {
+        let at = (end - 1) * step / 20;
+        let pulled = client.pull_with("stamps", topic, at, LONG, |request| request.batch_size = 1).await;
+        let stored = system_of(&pulled.messages[0]).store_timestamp.expect("a time");
+        stamps.push(u64::try_from(stored.seconds * 1_000 + i64::from(stored.nanos / 1_000_000)).expect("a time"));
+    }
+    let (mut found, mut rewound) = (Vec::new(), Vec::new());
+    for at_ms in stamps.iter().chain(stamps.iter().rev()) {
+        let began = Instant::now();
+        let (code, offset) = client.query_offset(topic, QueryOffsetPolicy::Timestamp, Some(*at_ms)).await;
+        found.push(ms(began.elapsed()));
+        assert!(code == OK && offset <= end, "{code} {offset}");
+        let began = Instant::now();
+        let to = Some(To::TimestampMs(*at_ms));
+        let reset = admin::ResetGroupRequest { group: "rewinder".to_owned(), topic: topic.to_owned(), queue: None, to };
+        admin_call!(client, reset_group, reset);
+        let received = client.receive("rewinder", topic, LONG, LONG).await;
+        rewound.push(ms(began.elapsed()));
+        assert!(!received.messages.is_empty());
+    }
+    println!("  a time found by query: {}", spread(found));
+    println!("  a group rewound to a time, until its first messages are here: {}", spread(rewound));
+}
+
+async fn backlog(replicas: u16, default: u64) {
+    let count = backlog_count(default);
+    let cluster = Cluster::start_of(replicas, "segment_bytes = 1073741824").await;
+    let client = cluster.client(cluster.leader().await);
+    client.create_topic("deep", MessageType::Normal, 4).await;
+    client.create_group("rewinder", false, 99).await;
+    println!("backlog of {count} messages of {BODY_BYTES} bytes, {replicas} replicas, batches of {BATCH}:");
+    let took = fill(&cluster, &client, "deep", 0, count).await;
+    println!("  filled in {:.0} s, {:.0} messages/s", took.as_secs_f64(), count as f64 / took.as_secs_f64());
+    println!("  anonymous memory of each broker, MiB: {:?}", memory(&cluster));
+    time_lookups(&client, "deep").await;
+
+    // Old data are read from the beginning while new ones flow.
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let reader = {
+        let (client, stop) = (client.clone(), stop.clone());
+        cluster.runtime.spawn("reader", async move {
+            let mut read = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let many = |request: &mut v2::PullMessageRequest| request.batch_size = 1_000;
+                let pulled = client.pull_with("historians", "deep", read, LONG, many).await;
+                if pulled.messages.is_empty() {
+                    break;
+                }
+                read = pulled.next.expect("where to go on");
+            }
+            read
+        })
+    };
+    let mut sends = Vec::new();
+    let began = Instant::now();
+    let mut number = count;
+    while began.elapsed() < Duration::from_secs(10) {
+        let one = Instant::now();
+        assert_eq!(client.send(small("deep", format!("m-{number}"), |_| ())).await.code, OK);
+        sends.push(ms(one.elapsed()));
+        number += 1;
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let read = reader.await.expect("it reads");
+    println!("  old messages read meanwhile: {:.0} a second; sends one by one: {}", read as f64 / 10.0, spread(sends));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes"]
+async fn figures_backlog_in_three_replicas() {
+    backlog(3, 10_000_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes"]
+async fn figures_backlog_in_one_replica() {
+    backlog(1, 100_000_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes a minute"]
+async fn figures_of_5000_topics() {
+    const TOPICS: usize = 5_000;
+    let cluster = Cluster::start().await;
+    let client = cluster.client(cluster.leader().await);
+    println!("{TOPICS} topics of 4 queues, three replicas:");
+    println!("  before: {:.2} % of one core, MiB: {:?}", cpu_at_rest(&cluster, 10).await * 100.0, memory(&cluster));
+    let began = Instant::now();
+    let places = Arc::new(Semaphore::new(32));
+    for number in 0..TOPICS {
+        let place = places.clone().acquire_owned().await.expect("never closed");
+        let client = client.clone();
+        let create = async move {
+            client.create_topic(&format!("topic-{number}"), MessageType::Normal, 4).await;
+            drop(place);
+        };
+        cluster.runtime.spawn("create", create).detach();
+    }
+    let _all = places.acquire_many(32).await.expect("never closed");
+    let took = began.elapsed();
+    println!("  made in {:.1} s, 32 at once", took.as_secs_f64());
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    let began = Instant::now();
+    for number in 0..TOPICS {
+        let topic = format!("topic-{number}");
+        assert_eq!(client.send(small(&topic, format!("m-{number}"), |_| ())).await.code, OK);
+    }
+    println!("  a message to each: {:.1} s, one by one", began.elapsed().as_secs_f64());
+    cluster.runtime.sleep(Duration::from_secs(5)).await;
+    println!("  at rest: {:.2} % of one core, MiB: {:?}", cpu_at_rest(&cluster, 10).await * 100.0, memory(&cluster));
+}
+
+fn delayed(id: String, wall_ms: u64) -> v2::Message {
+    let at = prost_types::Timestamp {
+        seconds: i64::try_from(wall_ms / 1_000).expect("not so far"),
+        nanos: i32::try_from(wall_ms % 1_000).expect("below a thousand") * 1_000_000,
+    };
+    small("later", id, |system| system.delivery_timestamp = Some(at))
+}
+
+async fn send_delayed(cluster: &Cluster, client: &Client, count: u64, due_ms: impl Fn(u64) -> u64) -> Duration {
+    let began = Instant::now();
+    let places = Arc::new(Semaphore::new(SENDS_IN_FLIGHT));
+    for batch in 0..count / BATCH as u64 {
+        let place = places.clone().acquire_owned().await.expect("never closed");
+        let (client, first) = (client.clone(), batch * BATCH as u64);
+        let due: Vec<u64> = (first..first + BATCH as u64).map(&due_ms).collect();
+        let prefix = cluster.runtime.random_u64();
+        let send = async move {
+            let messages = due.iter().enumerate().map(|(at, due_ms)| delayed(format!("{prefix:x}-{at}"), *due_ms));
+            let status = client.send_all(messages.collect()).await.body.status.expect("a status");
+            assert_eq!(status.code, OK, "{}", status.message);
+            drop(place);
+        };
+        cluster.runtime.spawn("sender", send).detach();
+    }
+    let _all = places.acquire_many(SENDS_IN_FLIGHT as u32).await.expect("never closed");
+    began.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes a minute"]
+async fn figures_of_delays() {
+    const PER_S: u64 = 10_000;
+    const SECONDS: u64 = 5;
+    const PENDING: u64 = 1_000_000;
+    let cluster = Cluster::start_of(3, "segment_bytes = 268435456").await;
+    let client = cluster.client(cluster.leader().await);
+    client.create_topic("later", MessageType::Delay, 4).await;
+    println!("delays, three replicas:");
+    let base_ms = cluster.runtime.wall_ms() + 12_000;
+    let took = send_delayed(&cluster, &client, PER_S * SECONDS, |number| base_ms + number * 1_000 / PER_S).await;
+    println!("  {} messages sent in {:.1} s, {PER_S} due each second", PER_S * SECONDS, took.as_secs_f64());
+    assert!(cluster.runtime.wall_ms() < base_ms, "they are not due yet");
+    let mut late = Vec::new();
+    let mut arrived = Vec::new();
+    let readers: Vec<_> = (0..4)
+        .map(|number| {
+            let (client, runtime) = (client.clone(), cluster.runtime.clone());
+            cluster.runtime.spawn("reader", async move {
+                let (mut at, mut late) = (0, Vec::new());
+                let until_ms = base_ms + SECONDS * 1_000 + 3_000;
+                while runtime.wall_ms() < until_ms {
+                    let here = |request: &mut v2::PullMessageRequest| {
+                        request.message_queue = Some(queue("later", number));
+                        request.batch_size = 1_000;
+                    };
+                    let pulled = client.pull_with("readers", "later", at, Duration::from_secs(1), here).await;
+                    let now_ms = runtime.wall_ms();
+                    at = pulled.next.unwrap_or(at);
+                    late.extend(pulled.messages.iter().map(|message| {
+                        let of = |at: &prost_types::Timestamp| at.seconds * 1_000 + i64::from(at.nanos / 1_000_000);
+                        let system = system_of(message);
+                        let due_ms = of(system.delivery_timestamp.as_ref().expect("a time"));
+                        let stored_ms = of(system.store_timestamp.as_ref().expect("a time"));
+                        (stored_ms - due_ms, now_ms as i64 - due_ms)
+                    }));
+                }
+                late
+            })
+        })
+        .collect();
+    for reader in readers {
+        for (stored, here) in reader.await.expect("it reads") {
+            late.push(stored as f64);
+            arrived.push(here as f64);
+        }
+    }
+    assert_eq!(late.len() as u64, PER_S * SECONDS);
+    println!("  stand in their queue late by {}", spread(late));
+    println!("  are at a reader late by {}", spread(arrived));
+
+    // A million that wait, and what they cost the others.
+    client.create_topic("now", MessageType::Normal, 4).await;
+    let sends = async |count: u64| {
+        let mut sends = Vec::new();
+        for number in 0..count {
+            let one = Instant::now();
+            assert_eq!(client.send(small("now", format!("{count}-{number}"), |_| ())).await.code, OK);
+            sends.push(ms(one.elapsed()));
+        }
+        spread(sends)
+    };
+    println!("  before: sends one by one {}; MiB: {:?}", sends(1_000).await, memory(&cluster));
+    let far_ms = cluster.runtime.wall_ms() + 24 * 3_600_000;
+    let took = send_delayed(&cluster, &client, PENDING, |number| far_ms + number).await;
+    println!("  {PENDING} more that wait a day, sent in {:.0} s", took.as_secs_f64());
+    println!("  with them: sends one by one {}; MiB: {:?}", sends(1_001).await, memory(&cluster));
+    println!("  at rest: {:.2} % of one core", cpu_at_rest(&cluster, 10).await * 100.0);
+}

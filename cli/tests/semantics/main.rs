@@ -1,0 +1,21 @@
+//! Every semantic on a cluster of real processes whose leader is killed in the middle: what was promised before holds after.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests wait for real processes, with the machine's clock and threads of their own"
+)]
+
+mod broadcasting;
+#[path = "../../../broker/tests/support/mod.rs"]
+mod calls;
+mod cluster;
+mod consuming;
+mod figures;
+mod filtering;
+mod finding;
+mod holding;
+mod operating;
+mod ordering;
+mod sending;
+#[allow(dead_code, reason = "shared with the tests of the commands")]
+#[path = "../command/support.rs"]
+mod servers;
