@@ -98,6 +98,8 @@ const FILES: &[&str] = &[
     include_str!("../scenarios/b11-damaged-log-at-rest.json"),
     include_str!("../scenarios/corrupt-link.json"),
     include_str!("../scenarios/d03-namesrv-gone.json"),
+    include_str!("../scenarios/f07-transfer-to-one-that-stands-still.json"),
+    include_str!("../scenarios/f10-follower-stands-still.json"),
     include_str!("../scenarios/g01-kills-around-start.json"),
     include_str!("../scenarios/g02-damage-while-running.json"),
     include_str!("../scenarios/g02-damaged-vote.json"),

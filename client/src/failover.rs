@@ -10,9 +10,14 @@ use flotilla_runtime::{Instant, Runtime};
 use crate::failure::{Rejection, Setback, SetbackKind, Verdict, judge_error};
 use crate::replicas::Replicas;
 
-/// Shortest and longest pause before all replicas are asked again, milliseconds.
+/// Shortest pause before all replicas are asked again, milliseconds, and how much is left to chance.
 const PAUSE_MS_MIN: u64 = 10;
-const PAUSE_MS_MAX: u64 = 25;
+const PAUSE_SPREAD_MS: u64 = 15;
+/// A pause grows with the time for which the call has failed, to this share of it: what comes back is found soon, and what
+/// stays away is not stormed.
+const PAUSE_SHARE: u32 = 8;
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// An attempt is not begun with less time than this.
 const ATTEMPT_MIN: Duration = Duration::from_millis(2);
 /// How much longer than its time-out an attempt is waited for, should the transport not keep to it.
@@ -60,6 +65,7 @@ impl Failover<'_> {
         let (mut attempts, mut is_unknown) = (0u32, false);
         let mut reason = "no replica is known".to_owned();
         let mut tried = Vec::new();
+        let began = self.runtime.now();
         loop {
             let now = self.runtime.now();
             if now + ATTEMPT_MIN > self.deadline {
@@ -72,7 +78,7 @@ impl Failover<'_> {
             let Some(address) = self.replicas.next(&tried, now) else {
                 tried.clear();
                 (self.want_route)();
-                self.pause().await;
+                self.pause(began).await;
                 continue;
             };
             tried.push(address.clone());
@@ -104,7 +110,7 @@ impl Failover<'_> {
             is_unknown |= kind.is_unknown();
             reason = self.take_setback(&address, setback);
             if kind.wants_pause() {
-                self.pause().await;
+                self.pause(began).await;
             }
         }
     }
@@ -121,9 +127,11 @@ impl Failover<'_> {
         format!("{address}: {}", setback.reason)
     }
 
-    async fn pause(&self) {
-        let spread = PAUSE_MS_MAX - PAUSE_MS_MIN + 1;
-        let pause = Duration::from_millis(PAUSE_MS_MIN + self.runtime.random_below(spread));
-        self.runtime.sleep(pause.min(self.deadline - self.runtime.now())).await;
+    /// Pauses in a call that began then.
+    async fn pause(&self, began: Instant) {
+        let now = self.runtime.now();
+        let shortest = Duration::from_millis(PAUSE_MS_MIN + self.runtime.random_below(PAUSE_SPREAD_MS + 1));
+        let pause = shortest.max(((now - began) / PAUSE_SHARE).min(PAUSE_MAX));
+        self.runtime.sleep(pause.min(self.deadline - now)).await;
     }
 }

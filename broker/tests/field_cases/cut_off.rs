@@ -76,7 +76,7 @@ async fn a_send_hears_the_truth_before_its_caller_gives_up() {
         let took = one.ended - one.began;
         assert!(took < timeout + Duration::from_millis(300), "{one:?} took {took:?}");
         if let Told::Unknown(why) = &one.told {
-            assert!(!why.contains("no answer within"), "the broker answers, not the caller's own clock: {why}");
+            assert!(!why.starts_with("call failed"), "the broker answers, not the caller's own clock: {why}");
         }
     }
     let in_the_cut = |at| at > cut_at + Duration::from_secs(1) && at < healed_at;

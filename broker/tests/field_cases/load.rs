@@ -55,7 +55,7 @@ pub async fn send(runtime: &Runtime, client: &Client, topic: &str, ids: Vec<Stri
             }
         }
         Err(CallError::Refused(reason)) => Told::Denied(reason),
-        Err(error) => Told::Unknown(error.to_string()),
+        Err(error) => Told::Unknown(format!("call failed: {error}")),
     };
     Sent { ids, told, began, ended: runtime.now() }
 }

@@ -9,7 +9,7 @@ use crate::disk::{DirLock, Disk, DiskFile};
 use crate::testing::{Link, Weather};
 use crate::{RestoreError, StateMachine, Term};
 
-const FROZEN: Link = Link { delay: Duration::ZERO, is_frozen: true, breaks: false };
+pub(super) const FROZEN: Link = Link { delay: Duration::ZERO, is_frozen: true, breaks: false };
 const BREAKING: Link = Link { delay: Duration::ZERO, is_frozen: false, breaks: true };
 
 impl Cluster {
@@ -115,6 +115,12 @@ async fn a_follower_that_is_well_again_is_close_behind_at_once() {
             "{trouble:?}: half of the entries come later than {:?}",
             lags[20]
         );
+        // The measure sees what it is for.
+        weather.set(leader, shaky, Link { delay: Duration::from_millis(100), ..Link::default() });
+        let applied = log.propose(payload(20_000), None).await.unwrap();
+        let began = cluster.runtime.now();
+        cluster.within("the entry to arrive", follower.wait_durable(applied.index)).await.unwrap();
+        assert!(cluster.runtime.now() - began > Duration::from_millis(50));
     }
 }
 

@@ -1,16 +1,19 @@
 //! Field cases about leaders that are cut off: what they still take, and what becomes of what they had taken.
 
+use super::bad_weather::FROZEN;
 use super::*;
+use crate::testing::{Link, Weather};
 
 /// F08: a leader without a quorum refuses within its lease, and what comes to it meanwhile does not pile up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_leader_without_a_quorum_takes_nothing_and_keeps_nothing() {
-    let cluster = Cluster::start(3).await;
+    let weather = Weather::default();
+    let cluster = Cluster::start_in(3, &weather, 300).await;
     cluster.propose(payload(0)).await;
     cluster.settle().await;
     let (cut, log) = cluster.leader().await;
     let committed = log.status().committed;
-    cluster.net.isolate(cut, true);
+    weather.set_around(cut, &cluster.nodes(), FROZEN);
     let cut_at = cluster.runtime.now();
     // A client that goes on sending; what is taken in the lease waits, and is counted.
     let (mut taken, mut refused_after) = (Vec::new(), None);
@@ -51,7 +54,7 @@ async fn a_leader_without_a_quorum_takes_nothing_and_keeps_nothing() {
         }
     };
     cluster.within("another leader", others).await;
-    cluster.net.isolate(cut, false);
+    weather.set_around(cut, &cluster.nodes(), Link::default());
     let applied = numbers(&cluster.settle().await);
     assert_eq!(applied, [0, 1], "none of what it took came about");
     for proposing in taken {
@@ -64,14 +67,15 @@ async fn a_leader_without_a_quorum_takes_nothing_and_keeps_nothing() {
 /// and it goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn proposals_that_a_snapshot_passed_are_answered_and_the_replica_goes_on() {
-    let cluster = Cluster::start(3).await;
+    let weather = Weather::default();
+    let cluster = Cluster::start_in(3, &weather, 300).await;
     let mut number = 0;
     for round in 0..4 {
         cluster.propose(payload(number)).await;
         number += 1;
         cluster.settle().await;
         let (old, log) = cluster.leader().await;
-        cluster.net.isolate(old, true);
+        weather.set_around(old, &cluster.nodes(), FROZEN);
         let stuck: Vec<_> = (0..20)
             .map(|offset| {
                 let log = log.clone();
@@ -109,7 +113,7 @@ async fn proposals_that_a_snapshot_passed_are_answered_and_the_replica_goes_on()
             }
         };
         cluster.within("the purge", purged).await;
-        cluster.net.isolate(old, false);
+        weather.set_around(old, &cluster.nodes(), Link::default());
         let applied = numbers(&cluster.settle().await);
         assert_eq!(applied, (0..number).collect::<Vec<_>>(), "round {round}");
         let (_, ledger) = &cluster.running[&old];
