@@ -221,7 +221,8 @@ impl Poll {
             let mut is_blocked = false;
             // Enlisted before the look, so that what arrives between look and wait is not missed.
             news.as_mut().enable();
-            match self.take.round(replica, attempt.term, &lane).await {
+            let is_last = replica.runtime.now() >= self.ends;
+            match self.take.round(replica, attempt.term, &lane, is_last).await {
                 Round::Got(messages) => return Tried::answer(delivered(messages, replica.runtime.wall_ms())),
                 Round::End(executed) => return executed,
                 Round::Again if fruitless < FRUITLESS_MAX => {

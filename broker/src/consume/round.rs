@@ -24,7 +24,7 @@ use crate::replica::Replica;
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Slots that a filter looks through in one queue before it lets others have their turn.
 const LOOK_AHEAD_MAX: usize = 2048;
-/// A filter that has passed over so many messages says so in the log; below, it is only remembered.
+/// A filter that has passed over so many messages says so in the log; fewer are only remembered until the poll ends.
 const SKIP_WRITTEN_MIN: u64 = 1024;
 const _: () = assert!(SKIP_WRITTEN_MIN <= LOOK_AHEAD_MAX as u64);
 /// Bytes that filters read in one look, over all queues: they are read at a stretch, while others wait for the thread.
@@ -143,8 +143,9 @@ fn end(status: v2::Status) -> Round {
 }
 
 impl Take {
-    /// Looks once, and delivers what it finds.
-    pub async fn round(&self, replica: &Arc<Replica>, term: Term, lane: &Arc<Lane>) -> Round {
+    /// Looks once, and delivers what it finds. What the last look of a poll passes over is written however little it is: a
+    /// group must not lag for ever behind messages that it does not want.
+    pub async fn round(&self, replica: &Arc<Replica>, term: Term, lane: &Arc<Lane>, is_last: bool) -> Round {
         let Some(info) = replica.readable_topic(&self.topic) else {
             return end(no_topic(&self.topic));
         };
@@ -152,7 +153,7 @@ impl Take {
             Permission::ReadWrite | Permission::Read => {}
             Permission::Write | Permission::None => return end(no_readable_queue(&self.topic)),
         }
-        match self.look(replica, term, lane, info.queue_count).await {
+        match self.look(replica, term, lane, (info.queue_count, is_last)).await {
             Ok(round) => round,
             Err(LookError::Store(error)) => {
                 // Files that cannot be read: the replica must not go on.
@@ -173,7 +174,7 @@ impl Take {
         replica: &Arc<Replica>,
         term: Term,
         lane: &Arc<Lane>,
-        queue_count: u32,
+        (queue_count, is_last): (u32, bool),
     ) -> Result<Round, LookError> {
         if let Some(attempt_id) = self.attempt_id.as_ref().filter(|_| self.is_repeated) {
             let queues: Vec<QueueId> = replica
@@ -201,7 +202,7 @@ impl Take {
                 return Ok(self.touch(replica, term).await);
             }
             let Some(hold) = lane.take(term, queue) else { continue };
-            if let Some(plan) = self.plan(replica, &hold, log_now_ms, &mut room).await? {
+            if let Some(plan) = self.plan(replica, &hold, log_now_ms, &mut room, is_last).await? {
                 plans.push((Some(hold), queue, plan));
             }
         }
@@ -234,6 +235,7 @@ impl Take {
         hold: &Hold,
         log_now_ms: u64,
         room: &mut Room,
+        is_last: bool,
     ) -> Result<Option<Plan>, LookError> {
         let (store, queue) = (&replica.store, hold.queue());
         // Read under the hold: nobody else moves it.
@@ -276,7 +278,8 @@ impl Take {
         }
         let found = self.look_ahead(hold, next, in_flight_room, room, replica).await?;
         let passed_over = found.looked_to.0 - next.0;
-        if found.wanted.is_empty() && passed_over < SKIP_WRITTEN_MIN && !(found.is_cut && passed_over > 0) {
+        let written_min = if is_last || found.is_cut { 1 } else { SKIP_WRITTEN_MIN };
+        if found.wanted.is_empty() && passed_over < written_min {
             if passed_over > 0 {
                 hold.found_nothing(self.topic_uid(replica), &self.filter, next, found.looked_to);
             }

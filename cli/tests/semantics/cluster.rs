@@ -22,6 +22,19 @@ pub const NOTHING_THERE: i32 = 40401;
 const NODES: u16 = 3;
 const LEADER_WITHIN: Duration = Duration::from_secs(20);
 
+/// Calls the admin service and expects that it does it.
+macro_rules! admin_call {
+    ($client:expr, $method:ident, $request:expr) => {{
+        let client = &$client;
+        let options = client.options(std::time::Duration::from_secs(10));
+        let reply = client.admin.$method(options, $request).await.expect("an answer");
+        let status = reply.status.clone().expect("a status");
+        assert_eq!(status.code, $crate::cluster::OK, "{}", status.message);
+        reply
+    }};
+}
+pub(crate) use admin_call;
+
 /// First ports that clusters of this process have: those that start at the same time must not take the same.
 static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
@@ -94,7 +107,7 @@ impl Cluster {
         Client {
             messaging: self.connector.messaging(address),
             admin: self.connector.admin(address),
-            metadata: Arc::new(metadata::of_client(&format!("test@{node}"), "0")),
+            metadata: Arc::new(metadata::of_client(&format!("flotilla@test-{node}"), "0")),
         }
     }
 
@@ -179,20 +192,19 @@ fn ports_of_our_own() -> u16 {
     }
 }
 
-/// All messages of a queue, from its first one on.
+/// All messages of a queue, from its first one to what is its last one now.
 pub async fn read_queue(client: &Client, topic: &str, number: i32) -> Vec<v2::Message> {
-    let mut messages = Vec::new();
-    let mut at = 0;
-    loop {
+    let described = admin_call!(client, describe_topic, admin::DescribeTopicRequest { name: topic.to_owned() });
+    let end = described.queues[usize::try_from(number).expect("small")].max_offset;
+    let (mut messages, mut at) = (Vec::new(), 0);
+    while u64::try_from(at).expect("an offset") < end {
         let here = |request: &mut v2::PullMessageRequest| request.message_queue = Some(queue(topic, number));
-        let pulled = client.pull_with("readers", topic, at, Duration::ZERO, here).await;
-        if pulled.code == NOTHING_THERE {
-            return messages;
-        }
+        let pulled = client.pull_with("readers", topic, at, LONG, here).await;
         assert_eq!(pulled.code, OK);
         at = pulled.next.expect("where to go on");
         messages.extend(pulled.messages);
     }
+    messages
 }
 
 /// Receives and acknowledges until so many messages came; their ids as they came.
@@ -217,16 +229,3 @@ pub fn sorted(mut ids: Vec<String>) -> Vec<String> {
 pub fn numbered(prefix: &str, count: usize) -> Vec<String> {
     sorted((0..count).map(|number| format!("{prefix}-{number}")).collect())
 }
-
-/// Calls the admin service and expects that it does it.
-macro_rules! admin_call {
-    ($client:expr, $method:ident, $request:expr) => {{
-        let client = &$client;
-        let options = client.options(std::time::Duration::from_secs(10));
-        let reply = client.admin.$method(options, $request).await.expect("an answer");
-        let status = reply.status.clone().expect("a status");
-        assert_eq!(status.code, $crate::cluster::OK, "{}", status.message);
-        reply
-    }};
-}
-pub(crate) use admin_call;

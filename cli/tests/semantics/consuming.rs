@@ -76,6 +76,8 @@ async fn the_next_leader_prolongs_what_a_living_consumer_holds() {
     send_some(&client, "orders", 1).await;
     let held = renewed(LONG).await;
     assert_eq!(held.ids(), ["m-0"]);
+    // Who holds it is in the log soon.
+    cluster.runtime.sleep(Duration::from_millis(700)).await;
     cluster.kill_leader().await;
     assert_eq!(renewed(Duration::from_secs(5)).await.code, NOTHING_THERE, "not due for twice its time");
     assert_eq!(client.ack("g", "orders", &held.messages).await, OK);
