@@ -1,13 +1,11 @@
 //! What operators do to groups, topics, dead letters and transactions, with the leader dying in between.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Client, Cluster, handle_of, id_of, message, resource, system_of};
 use flotilla_proto::admin::reset_group_request::To;
 use flotilla_proto::v2::{self, MessageType};
 use flotilla_proto::{admin, status};
-use support::{Client, Cluster, handle_of, id_of, message, resource, system_of};
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);

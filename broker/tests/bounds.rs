@@ -1,12 +1,10 @@
 //! What is made when it is first used, how sends are spread, and what is refused while somebody takes too much.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Cluster, message};
 use flotilla_proto::admin;
 use flotilla_proto::v2::MessageType;
-use support::{Cluster, message};
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);

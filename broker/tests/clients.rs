@@ -1,10 +1,9 @@
 //! What clients and namesrvs hear from a replica: settings, routes, rows.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{Cluster, resource};
 use flotilla_broker::{Broker, BrokerConfig};
 use flotilla_proto::client::{Connector, TonicConnector};
 use flotilla_proto::server::{Services, serve};
@@ -14,7 +13,6 @@ use flotilla_proto::v2::{self, MessageType};
 use flotilla_proto::{CallContext, Namesrv, Replies, namesrv};
 use flotilla_runtime::{BoxFuture, Runtime};
 use futures::StreamExt as _;
-use support::{Cluster, resource};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 

@@ -1,13 +1,11 @@
 //! Delayed messages, end to end: on time, recalled in time, and never lost with a leader.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::support::{Client, Cluster, id_of, message, system_of};
 use flotilla_proto::v2;
 use flotilla_proto::v2::MessageType;
-use support::{Client, Cluster, id_of, message, system_of};
 
 const LONG: Duration = Duration::from_secs(20);
 

@@ -1,12 +1,10 @@
 //! SQL filters end to end: what is wanted comes, the rest is passed over and stands in nobody's way.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Cluster, id_of, message};
 use bytes::Bytes;
 use flotilla_proto::v2::{self, FilterExpression, FilterType, MessageType, ReceiveMessageRequest};
-use support::{Cluster, id_of, message};
 
 const SHORT: Duration = Duration::from_millis(600);
 const LONG: Duration = Duration::from_secs(30);

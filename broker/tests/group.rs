@@ -1,15 +1,13 @@
 //! Three replicas: any of them serves, and the death of the leader costs nothing but a moment.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{Cluster, id_of, message, resource};
 use flotilla_proto::client::CallError;
 use flotilla_proto::v2::MessageType;
 use flotilla_proto::{admin, v2};
-use support::{Cluster, id_of, message, resource};
 
 const LONG: Duration = Duration::from_secs(20);
 

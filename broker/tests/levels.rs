@@ -1,12 +1,10 @@
 //! Acknowledgements at every level, over three replicas with real sockets: what is promised is kept, what is lost is told.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::support::{Client, Cluster, id_of, message, system_of};
 use flotilla_proto::{admin, v2};
-use support::{Client, Cluster, id_of, message, system_of};
 
 const LONG: Duration = Duration::from_secs(20);
 const OK: i32 = 20000;

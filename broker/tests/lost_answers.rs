@@ -1,12 +1,11 @@
 //! What a front tells its caller when the answer of the leader got lost on the way: a group in memory, whose forwarded
 //! calls break where the test says.
 
-mod support;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{id_of, message, resource, system_of};
 use bytes::Bytes;
 use flotilla_broker::{BrokerConfig, Node, PeerTransport, ReplicaConfig};
 use flotilla_proto::client::{
@@ -17,7 +16,6 @@ use flotilla_proto::v2::receive_message_response::Content;
 use flotilla_proto::{CallContext, Peer, PeerLink, admin, peer, v2};
 use flotilla_raft_log::OsDisk;
 use flotilla_runtime::{BoxFuture, Runtime};
-use support::{id_of, message, resource, system_of};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 

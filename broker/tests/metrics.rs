@@ -1,13 +1,11 @@
 //! What monitoring reads of three replicas is what was done with them.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Cluster, message};
 use flotilla_broker::Broker;
 use flotilla_metrics::Scrape;
 use flotilla_proto::v2::MessageType;
-use support::{Cluster, message};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

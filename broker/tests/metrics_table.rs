@@ -1,14 +1,12 @@
 //! What replicas serve, what docs/metrics.md explains and what the alert rules ask for are the same metrics.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Client, Cluster, message, resource};
 use flotilla_metrics::{Exposition, Scrape};
 use flotilla_proto::v2::{self, MessageType, TransactionResolution};
-use support::{Client, Cluster, message, resource};
 
 const EXPLAINED: &str = include_str!("../../docs/metrics.md");
 const RULES: &str = include_str!("../../deploy/prometheus/flotilla-alerts.yml");

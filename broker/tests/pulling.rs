@@ -1,12 +1,10 @@
 //! Reading a queue by offset, at any replica, and positions that survive the leader.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Cluster, id_of, message, system_of};
 use flotilla_proto::admin;
 use flotilla_proto::v2::{self, MessageType, QueryOffsetPolicy};
-use support::{Cluster, id_of, message, system_of};
 
 const NOW: Duration = Duration::ZERO;
 const LONG: Duration = Duration::from_secs(20);
@@ -66,7 +64,7 @@ async fn a_pull_outside_of_the_queue_is_told_its_bounds_and_moved_nowhere() {
     assert_eq!(client.pull("g", "nowhere", 0, NOW).await.code, 40402);
     let of_queue = |id| {
         move |request: &mut v2::PullMessageRequest| {
-            request.message_queue = Some(support::queue("orders", id));
+            request.message_queue = Some(crate::support::queue("orders", id));
         }
     };
     assert_eq!(client.pull_with("g", "orders", 0, NOW, of_queue(1)).await.code, 40000);

@@ -1,11 +1,9 @@
 //! Deliveries that are prolonged while their consumer lives, whoever leads.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Client, Cluster, message, resource};
 use flotilla_proto::v2::{self, MessageType};
-use support::{Client, Cluster, message, resource};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -14,7 +12,7 @@ async fn beat(client: &Client) {
     client.messaging.heartbeat(client.options(LONG), request).await.expect("an answer");
 }
 
-async fn receive_renewed(client: &Client, wait: Duration) -> support::Received {
+async fn receive_renewed(client: &Client, wait: Duration) -> crate::support::Received {
     client
         .receive_with("g", "orders", wait, LONG, |request| {
             request.auto_renew = true;

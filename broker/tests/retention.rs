@@ -1,14 +1,12 @@
 //! Old messages go on all replicas alike; what was delayed, half or dead by then is still delivered.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::support::{Client, Cluster, Received, id_of, message, resource};
 use flotilla_message::{QueueId, TopicName};
 use flotilla_proto::v2::{self, MessageType, TransactionResolution};
 use flotilla_store::RetentionStatus;
-use support::{Client, Cluster, Received, id_of, message, resource};
 
 const LONG: Duration = Duration::from_secs(30);
 const RETENTION_MS: u64 = 5_000;

@@ -1,20 +1,18 @@
 //! A leader that is not fit gives the lead away, and does not get it back before it is well.
 #![allow(clippy::disallowed_methods, reason = "a slow disk keeps its thread waiting, as a real one does")]
 
-mod support;
-
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::support::{Cluster, message};
 use bytes::Bytes;
 use flotilla_metrics::{Exposition, Scrape};
 use flotilla_proto::v2::MessageType;
 use flotilla_raft_log::{DirLock, Disk, DiskFile, NodeId, OsDisk};
 use flotilla_runtime::Task;
-use support::{Cluster, message};
 
 /// A disk whose syncs take longer, or that has no room, when told so.
 #[derive(Clone, Default)]

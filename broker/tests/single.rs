@@ -1,14 +1,12 @@
 //! One replica alone: what clients may do with it, end to end over real sockets.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::support::{Cluster, handle_of, id_of, message, resource, system_of};
 use flotilla_proto::AckPlace;
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::v2::MessageType;
-use support::{Cluster, handle_of, id_of, message, resource, system_of};
 
 const SHORT: Duration = Duration::from_millis(600);
 const LONG: Duration = Duration::from_secs(30);

@@ -1,14 +1,12 @@
 //! Transactions, end to end: half messages are seen once committed, and their producers are asked wherever they listen.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Client, Cluster, id_of, message, resource};
 use flotilla_proto::v2::telemetry_command::Command;
 use flotilla_proto::v2::{self, MessageType, TransactionResolution};
 use flotilla_runtime::Runtime;
 use futures::StreamExt as _;
-use support::{Client, Cluster, id_of, message, resource};
 use tokio::sync::mpsc;
 
 const LONG: Duration = Duration::from_secs(20);

@@ -1,10 +1,10 @@
 //! Positions moved and settings changed: what becomes of what was in flight, waits, or comes later.
 
-mod support;
-
+use crate::support::{
+    Node, START_MS, ack, create_topic_of, deliver, granted, granted_offsets, group, produce_delayed, topic,
+};
 use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset};
 use flotilla_store::{AckResult, Command, GroupChange, OffsetTarget, Outcome, Rejection, StartPolicy};
-use support::{Node, START_MS, ack, create_topic_of, deliver, granted, granted_offsets, group, produce_delayed, topic};
 
 fn set(to: OffsetTarget) -> Command {
     Command::SetOffset { group: group("g"), topic: topic("t"), queue: QueueId(0), to }
@@ -139,7 +139,7 @@ fn a_queue_goes_when_it_is_consumed_and_not_before() {
 fn ordered_messages_keep_the_number_of_queues_from_changing_until_they_are_consumed() {
     let mut node = Node::new().with_group("g", true, 3, StartPolicy::First);
     node.run(create_topic_of("t", MessageType::Fifo, 2));
-    let frame = support::frame_of("t", "m", None, MessageType::Fifo, None);
+    let frame = crate::support::frame_of("t", "m", None, MessageType::Fifo, None);
     node.run(Command::Produce { topic: topic("t"), queue: QueueId(1), frames: vec![frame] });
     for count in [1, 3] {
         assert!(matches!(

@@ -1,9 +1,7 @@
 //! How far groups are behind, as monitoring is told.
 
-mod support;
-
+use crate::support::{Node, START_MS, ack, deliver, granted};
 use flotilla_store::{Consumption, StartPolicy};
-use support::{Node, START_MS, ack, deliver, granted};
 
 fn rows(node: &Node, ages_max: usize) -> Vec<Consumption> {
     node.reader.consumption(ages_max).unwrap()
@@ -20,7 +18,8 @@ fn lag_is_what_is_ready_and_what_is_in_flight_with_the_age_of_the_oldest() {
     // Queue 0 holds a and c, queue 1 b and d. The first of queue 0 is handed out, queue 1 is only met.
     let first = node.run(deliver("g", "t", 0, [0], u64::MAX));
     node.run(deliver("g", "t", 1, [], u64::MAX));
-    let touched = node.run(flotilla_store::Command::Touch { group: support::group("g"), topic: support::topic("t") });
+    let touched = node
+        .run(flotilla_store::Command::Touch { group: crate::support::group("g"), topic: crate::support::topic("t") });
     assert!(matches!(touched, flotilla_store::Outcome::Touched { .. }), "{touched:?}");
     let row = rows(&node, 10).remove(0);
     assert_eq!((row.group.as_str(), row.topic.as_str()), ("g", "t"));

@@ -1,14 +1,12 @@
 //! Delayed messages: in nobody's sight until they are due, then in their queues in the order of their times.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{Node, create_topic_of, deliver, entry, granted_offsets, produce_delayed, recall, topic};
 use flotilla_message::{MessageType, QueueId, QueueOffset};
 use flotilla_raft_log::{LogIndex, StateMachine, Term};
 use flotilla_store::{Command, Entry, Holding, Outcome, Rejection, StartPolicy};
 use proptest::prelude::*;
-use support::{Node, create_topic_of, deliver, entry, granted_offsets, produce_delayed, recall, topic};
 
 fn node() -> Node {
     let mut node = Node::new().with_group("g", false, 5, StartPolicy::First);

@@ -1,13 +1,11 @@
 //! Pop, told as stories: start positions, redelivery, order, attempts, dead letters, bounds.
 
-mod support;
-
-use flotilla_message::{MessageType, Permission, QueueId, QueueOffset, TopicName};
-use flotilla_store::{AckResult, Command, Due, Outcome, Rejection, SkipRange, StartPolicy, limits};
-use support::{
+use crate::support::{
     Node, START_MS, ack, change, create_group, create_topic, deliver, granted, granted_offsets, group, offsets,
     produce, topic,
 };
+use flotilla_message::{MessageType, Permission, QueueId, QueueOffset, TopicName};
+use flotilla_store::{AckResult, Command, Due, Outcome, Rejection, SkipRange, StartPolicy, limits};
 
 const FAR: u64 = u64::MAX;
 

@@ -1,9 +1,11 @@
 //! One log, many lives: restarts, spills and different segment bounds change nothing anyone sees.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{
+    Node, START_MS, ack, change, create_group, create_topic, create_topic_of, end, entry, group, offsets, prepare,
+    produce, produce_delayed, recall, topic,
+};
 use bytes::Bytes;
 use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, StoredFrame};
 use flotilla_raft_log::{LogIndex, StateMachine};
@@ -12,10 +14,6 @@ use flotilla_store::{
     frame_in, nth_frame,
 };
 use proptest::prelude::*;
-use support::{
-    Node, START_MS, ack, change, create_group, create_topic, create_topic_of, end, entry, group, offsets, prepare,
-    produce, produce_delayed, recall, topic,
-};
 
 const TOPICS: [&str; 5] = ["a", "b", "c", "d", "x"];
 const GROUPS: [&str; 2] = ["g", "h"];

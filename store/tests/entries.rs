@@ -1,12 +1,10 @@
 //! Log entries: what is built reads back, and no bytes make the machine panic.
 
-mod support;
-
+use crate::support::{Node, create_topic, entry, frame, group, produce, topic};
 use bytes::Bytes;
 use flotilla_message::{MessageRef, MessageType, Permission, QueueId, QueueOffset};
 use flotilla_store::{Command, Entry, GroupChange, OffsetTarget, Outcome, Rejection, SkipRange, StartPolicy};
 use proptest::prelude::*;
-use support::{Node, create_topic, entry, frame, group, produce, topic};
 
 fn targets() -> impl Strategy<Value = OffsetTarget> {
     prop_oneof![

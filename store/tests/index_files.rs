@@ -1,14 +1,12 @@
 //! Slots leave memory for index files, are read back equal, and damage is found.
 
-mod support;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::support::{Node, START_MS, deliver, entry, frame, granted_offsets, group, produce, topic};
 use flotilla_message::{QueueId, QueueOffset};
 use flotilla_raft_log::{Disk, LogIndex, StateMachine};
 use flotilla_store::{Outcome, Rejection, StartPolicy, StoreError, frame_in, offline};
-use support::{Node, START_MS, deliver, entry, frame, granted_offsets, group, produce, topic};
 
 /// Three segments: 300 messages in queue 0 of `a` in each, some in others.
 fn filled() -> Node {
@@ -165,7 +163,7 @@ fn a_node_that_meets_damage_while_applying_stops_and_its_checkpoint_is_refused()
 fn a_missing_or_foreign_or_cut_index_file_is_refused_at_restore() {
     let node = filled();
     let checkpoint = node.machine.checkpoint();
-    let restore = |disk: Arc<support::MemoryDisk>, bytes: &[u8], applied| {
+    let restore = |disk: Arc<crate::support::MemoryDisk>, bytes: &[u8], applied| {
         Node::on(disk).machine.restore(bytes, LogIndex(applied)).map_err(|error| error.to_string())
     };
     assert_eq!(restore(node.disk.clone(), &checkpoint, node.index), Ok(()));

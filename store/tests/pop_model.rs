@@ -4,14 +4,12 @@
 //! machine it is compared with is spilled, restored from its own checkpoint and continued on the
 //! way, and a second machine that sees the same log without any of that must agree too.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::support::{Node, ack, change, entry, group, offsets, produce, topic};
 use flotilla_message::{MessageRef, QueueId, QueueOffset, TopicName};
 use flotilla_store::{AckResult, Command, GroupChange, OffsetTarget, Outcome, Rejection, SkipRange, StartPolicy};
 use proptest::prelude::*;
-use support::{Node, ack, change, entry, group, offsets, produce, topic};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {

@@ -1,10 +1,8 @@
 //! Sending: offsets in log order, repeated sends found, topics that come and go.
 
-mod support;
-
+use crate::support::{Node, frame, produce, topic};
 use flotilla_message::{MessageRef, MessageType, Permission, QueueId, QueueOffset};
 use flotilla_store::{Command, Outcome, ProducedSlot, Rejection, limits};
-use support::{Node, frame, produce, topic};
 
 fn produced(outcome: Outcome) -> Vec<(u32, u64, bool)> {
     match outcome {

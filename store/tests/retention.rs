@@ -1,15 +1,13 @@
 //! Old entries go, on every replica alike, and what is still referred to stays.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{
+    MemoryDisk, Node, START_MS, ack, create_topic_of, deliver, frame_of, granted, granted_offsets, group, topic,
+};
 use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset};
 use flotilla_raft_log::{LogIndex, StateMachine, Term};
 use flotilla_store::{Command, EntryBuilder, Outcome, Rejection, StartPolicy, nth_frame};
-use support::{
-    MemoryDisk, Node, START_MS, ack, create_topic_of, deliver, frame_of, granted, granted_offsets, group, topic,
-};
 
 fn trim(node: &mut Node, below: u64, before_ms: u64) -> Outcome {
     node.run(Command::Trim { below, before_ms })
@@ -112,11 +110,11 @@ fn delayed_half_and_dead_messages_are_carried_and_keep_their_identities() {
     });
     let Outcome::Produced { offsets, .. } = delayed else { panic!("{delayed:?}") };
     let delayed = offsets[0].message;
-    node.run(support::prepare("x", 0, "x-1", 1000));
+    node.run(crate::support::prepare("x", 0, "x-1", 1000));
     let half = MessageRef { index: node.index, ordinal: 0 };
     node.send("t", 0, &["dead", "alive"]);
     let dead = MessageRef { index: node.index, ordinal: 0 };
-    let payload_of_dead = support::entry(node.now_ms, &[support::produce("t", 0, &["dead", "alive"])]);
+    let payload_of_dead = crate::support::entry(node.now_ms, &[crate::support::produce("t", 0, &["dead", "alive"])]);
     node.run(deliver("g", "t", 0, [0], node.now_ms + 10));
     let below = node.index;
     // A day later the message becomes a dead letter: its slot there is young.
@@ -138,7 +136,7 @@ fn delayed_half_and_dead_messages_are_carried_and_keep_their_identities() {
     let gone = MessageRef { index: 1, ordinal: 7 };
     let messages = vec![delayed, half, dead, gone];
     let all: Vec<_> = frames.iter().cloned().chain([frames[0].clone()]).collect();
-    let payload = support::entry(node.now_ms, &[Command::Carry { messages, frames: all }]);
+    let payload = crate::support::entry(node.now_ms, &[Command::Carry { messages, frames: all }]);
     assert_eq!(node.apply(payload.clone()), [Outcome::Carried { count: 3 }]);
     let carried_at = node.index;
     assert!(matches!(trim(&mut node, below, before_ms), Outcome::Trimmed { slots: 2, .. }));
@@ -167,7 +165,7 @@ fn delayed_half_and_dead_messages_are_carried_and_keep_their_identities() {
 fn dropping_a_topic_lets_go_of_what_it_referred_to() {
     let mut node = Node::new().with_topic("t", 1).with_group("g", false, 1, StartPolicy::First);
     node.run(create_topic_of("d", MessageType::Delay, 1));
-    node.run(support::produce_delayed("d", 0, &[("a", START_MS), ("b", u64::MAX)]));
+    node.run(crate::support::produce_delayed("d", 0, &[("a", START_MS), ("b", u64::MAX)]));
     node.run(Command::DeliverDue { until_ms: START_MS, count: 9 });
     node.send("t", 0, &["dead"]);
     node.run(deliver("g", "t", 0, [0], 0));

@@ -1,17 +1,15 @@
 //! What the leader tells before the commit is what the commit brings.
 
-mod support;
-
 use std::collections::VecDeque;
 
+use crate::support::{
+    Node, START_MS, create_group, create_topic, create_topic_of, deliver, end, entry, prepare, produce,
+    produce_delayed, topic,
+};
 use bytes::Bytes;
 use flotilla_message::{AckLevel, MessageType};
 use flotilla_store::{Command, Outcome, Shadow, StartPolicy, TopicLevel, limits, messages_answered_early};
 use proptest::prelude::*;
-use support::{
-    Node, START_MS, create_group, create_topic, create_topic_of, deliver, end, entry, prepare, produce,
-    produce_delayed, topic,
-};
 
 const TOPICS: [&str; 4] = ["a", "b", "d", "x"];
 

@@ -1,13 +1,11 @@
 //! Half messages: in nobody's sight until they are committed, asked for until they end, and never lost.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{Node, create_topic_of, deliver, end, granted_offsets, prepare, topic};
 use flotilla_message::{MessageType, QueueId, QueueOffset};
 use flotilla_store::{Command, Holding, Outcome, Rejection, StartPolicy};
 use proptest::prelude::*;
-use support::{Node, create_topic_of, deliver, end, granted_offsets, prepare, topic};
 
 fn node() -> Node {
     let mut node = Node::new().with_group("g", false, 5, StartPolicy::First);
@@ -91,10 +89,10 @@ fn producers_are_asked_at_intervals_and_after_the_last_time_the_message_is_parke
 #[test]
 fn a_half_message_goes_to_a_transaction_topic_and_nothing_else_does() {
     let mut node = node().with_topic("t", 1);
-    let frames = vec![support::frame_of("x", "a", None, MessageType::Transaction, None)];
+    let frames = vec![crate::support::frame_of("x", "a", None, MessageType::Transaction, None)];
     let produce = Command::Produce { topic: topic("x"), queue: QueueId(0), frames };
     assert_eq!(node.run(produce), Outcome::Rejected(Rejection::NotPrepared));
-    let frames = vec![support::frame("t", "a", None)];
+    let frames = vec![crate::support::frame("t", "a", None)];
     let prepare = Command::Prepare { topic: topic("t"), queue: QueueId(0), check_after_ms: 1, frames };
     let topic_type = MessageType::Normal;
     assert_eq!(node.run(prepare), Outcome::Rejected(Rejection::NoTransactions { topic_type }));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flotilla_proto::v2::MessageType;
 
-use crate::load::{Load, Told, check, queue_of};
+use super::load::{Load, Told, check, queue_of};
 use crate::support::{Cluster, message};
 
 /// A16: batches and single messages of many senders to one queue, with leaders that die: dense, unique, whole.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use flotilla_proto::admin;
 use flotilla_proto::v2::MessageType;
 
-use crate::links::Links;
-use crate::load::{Load, Told, check, queue_of, send};
+use super::links::Links;
+use super::load::{Load, Told, check, queue_of, send};
 use crate::support::{Cluster, id_of, message, system_of};
 
 const LONG: Duration = Duration::from_secs(20);

@@ -13,7 +13,7 @@ use flotilla_runtime::{BoxFuture, Runtime};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::load::{Load, Told, check, queue_of};
+use super::load::{Load, Told, check, queue_of};
 use crate::support::Cluster;
 
 /// A namesrv that remembers what it is told.

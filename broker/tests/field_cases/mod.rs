@@ -8,5 +8,3 @@ mod links;
 mod load;
 mod ordered;
 mod registering;
-#[path = "../support/mod.rs"]
-mod support;

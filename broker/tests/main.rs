@@ -1,0 +1,20 @@
+//! What clients and operators meet at the brokers of a group, all in one process. One binary, because each links all of the broker.
+
+mod administering;
+mod bounds;
+mod clients;
+mod delayed;
+mod field_cases;
+mod filters;
+mod group;
+mod levels;
+mod lost_answers;
+mod metrics;
+mod metrics_table;
+mod pulling;
+mod renewing;
+mod retention;
+mod self_watch;
+mod single;
+mod support;
+mod transactions;

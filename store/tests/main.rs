@@ -1,0 +1,16 @@
+//! The state machine from outside, in one binary: what entries do to topics, queues, groups and messages.
+
+mod changing;
+mod consumption;
+mod delayed;
+mod deliveries;
+mod determinism;
+mod entries;
+mod index_files;
+mod key_index;
+mod pop_model;
+mod producing;
+mod retention;
+mod shadow;
+mod support;
+mod transactions;
