@@ -90,9 +90,12 @@ async fn live_through_everything(cluster: &Cluster) {
         let filter = v2::FilterExpression { r#type: v2::FilterType::Tag.into(), expression: tag.to_owned() };
         member.receive_with("h", "orders", SHORT, LONG, |request| request.filter_expression = Some(filter)).await;
     }
-    for (client_type, group) in [(v2::ClientType::Producer, None), (v2::ClientType::SimpleConsumer, Some("g"))] {
+    for (id, client_type, group) in
+        [("p", v2::ClientType::Producer, None), ("c", v2::ClientType::SimpleConsumer, Some("g"))]
+    {
+        let member = Client { metadata: Arc::new(flotilla_proto::metadata::of_client(id, "0")), ..client.clone() };
         let request = v2::HeartbeatRequest { group: group.map(resource), client_type: client_type.into() };
-        client.messaging.heartbeat(client.options(LONG), request).await.expect("an answer");
+        member.messaging.heartbeat(member.options(LONG), request).await.expect("an answer");
     }
 }
 

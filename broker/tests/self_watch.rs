@@ -205,6 +205,8 @@ async fn a_leader_with_a_sick_disk_hands_over_and_leads_again_only_when_well() {
 
     // The new leader dies: the sick one is up to date enough to win, and leaves it to the third all the same.
     let third = (1..=3).find(|node| ![sick, healthy].contains(node)).expect("there are three");
+    // It must be able to vote before the candidate loses patience.
+    disks[at(sick)].take_longer(200);
     cluster.kill(healthy);
     assert_eq!(cluster.leader().await, third);
     cluster.restart(healthy).await;

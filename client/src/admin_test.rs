@@ -35,7 +35,7 @@ fn a_removal_that_was_done_but_not_answered_counts_as_done() {
         let cluster = Scripted::new(&runtime);
         let admin = admin(&runtime, &cluster, ClientConfig::of_namesrv(["n:1"]));
         let name = "t".try_into().unwrap();
-        cluster.next("a:1", &[Act::BreakAfter]);
+        cluster.next("a:1", &[Act::Serve, Act::BreakAfter]);
         assert_eq!(admin.delete_topic(&name).await, Ok(()));
         assert_eq!(cluster.heard("delete topic").len(), 2);
         let error = admin.delete_topic(&name).await.unwrap_err();

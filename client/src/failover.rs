@@ -15,9 +15,9 @@ const PAUSE_MS_MIN: u64 = 10;
 const PAUSE_SPREAD_MS: u64 = 15;
 /// A pause grows with the time for which the call has failed, to this share of it: what comes back is found soon, and what
 /// stays away is not stormed.
-const PAUSE_SHARE: u32 = 8;
+const PAUSE_SHARE: u32 = 16;
 /// Longest pause.
-const PAUSE_MAX: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// An attempt is not begun with less time than this.
 const ATTEMPT_MIN: Duration = Duration::from_millis(2);
 /// How much longer than its time-out an attempt is waited for, should the transport not keep to it.

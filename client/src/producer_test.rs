@@ -72,10 +72,10 @@ fn when_all_refuse_there_are_short_pauses_until_the_deadline_and_the_message_is_
         the_one_id(&cluster);
         for round in heard.chunks(3).collect::<Vec<_>>().windows(2) {
             let pause = round[1][0].at - round[0][0].at;
-            let longest = Duration::from_millis(25).max((round[0][0].at - began) / 7).min(Duration::from_millis(525));
+            let longest = Duration::from_millis(25).max((round[0][0].at - began) / 15).min(Duration::from_millis(105));
             assert!((Duration::from_millis(10)..=longest).contains(&pause), "{pause:?}, at most {longest:?}");
         }
-        assert!(heard.len() < 250, "{} attempts", heard.len());
+        assert!(heard.len() < 450, "{} attempts", heard.len());
     });
 }
 
@@ -90,7 +90,8 @@ fn a_send_goes_through_when_the_cluster_comes_back_within_the_deadline() {
         cluster.always("b:1", Act::Serve);
         let back = runtime.now();
         sent.await.unwrap();
-        assert!(runtime.now() - back < Duration::from_millis(30));
+        let took = runtime.now() - back;
+        assert!(took < Duration::from_millis(110), "{took:?}: later than the longest pause");
     });
 }
 

@@ -427,6 +427,24 @@ impl AdminCalls for Replica {
         self.cluster.play(act, execute, answer)
     }
 
+    fn describe_topic(
+        &self,
+        options: CallOptions,
+        request: admin::DescribeTopicRequest,
+    ) -> BoxFuture<'static, Result<admin::DescribeTopicReply, CallError>> {
+        let name = request.name;
+        let act = self.cluster.note(&self.address, "describe topic", name.clone(), options.timeout);
+        let execute = move |state: &mut State| {
+            let is_there = state.topics.contains(&name);
+            let status = if is_there { ok() } else { status(Code::TopicNotFound, "no such topic") };
+            let topic = is_there.then(|| admin::Topic { name, incarnation: 1, ..admin::Topic::default() });
+            admin::DescribeTopicReply { status: Some(status), topic, ..admin::DescribeTopicReply::default() }
+        };
+        let answer =
+            |status| admin::DescribeTopicReply { status: Some(status), ..admin::DescribeTopicReply::default() };
+        self.cluster.play(act, execute, answer)
+    }
+
     fn delete_topic(
         &self,
         options: CallOptions,
@@ -472,7 +490,6 @@ impl AdminCalls for Replica {
     }
 
     unscripted_calls! { admin, plain;
-        describe_topic DescribeTopicRequest DescribeTopicReply;
         list_topics ListTopicsRequest ListTopicsReply;
         create_group CreateGroupRequest CreateGroupReply;
         delete_group DeleteGroupRequest DeleteGroupReply;

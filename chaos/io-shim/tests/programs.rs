@@ -5,6 +5,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 #[allow(dead_code, reason = "the shim's side uses the rest")]
 #[path = "../src/orders.rs"]
@@ -69,12 +70,23 @@ impl Drop for Bench {
     }
 }
 
-/// Cargo builds it before the tests of its package.
+/// Built like this test, once: cargo does not build a library that nothing links for the tests of its package.
 fn shim() -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let deps = own.parent().unwrap_or(Path::new("."));
-    let places = [deps.join("libflotilla_io_shim.so"), deps.join("../libflotilla_io_shim.so")];
-    places.into_iter().find(|path| path.is_file()).expect("the library was built")
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let own = std::env::current_exe().unwrap();
+        let profile_dir = own.parent().and_then(Path::parent).expect("tests are in a folder of their profile");
+        let profile = profile_dir.file_name().and_then(|name| name.to_str()).expect("a profile's name");
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let status = Command::new(cargo)
+            .args(["build", "-p", "flotilla-io-shim", "--profile", if profile == "debug" { "dev" } else { profile }])
+            .arg("--target-dir")
+            .arg(profile_dir.parent().expect("the target folder"))
+            .status();
+        assert!(status.expect("cargo runs").success(), "the library was not built");
+        profile_dir.join("libflotilla_io_shim.so")
+    };
+    BUILT.get_or_init(build).clone()
 }
 
 fn now_seconds() -> i64 {

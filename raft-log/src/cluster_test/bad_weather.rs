@@ -279,8 +279,8 @@ async fn an_entry_that_the_leader_cannot_read_is_missing_nowhere() {
         let behind = cluster.others(leader)[0];
         cluster.settle().await;
         cluster.kill(behind);
-        // Far more than is kept in memory.
-        for number in 1..150 {
+        // Far more than is kept in memory, and than is read for the request that waits for the replica to come back.
+        for number in 1..600 {
             cluster.one_took(&log, number).await;
         }
         // Another entry of the backlog each time.
@@ -294,10 +294,10 @@ async fn an_entry_that_the_leader_cannot_read_is_missing_nowhere() {
         assert!(why.contains("cannot be read: injected"), "{why}");
         drop(log);
         cluster.kill(leader);
-        cluster.propose(payload(150)).await;
+        cluster.propose(payload(600)).await;
         let mut seen = numbers(&cluster.settle().await);
         seen.dedup();
-        assert_eq!(seen, (0..=150).collect::<Vec<_>>());
+        assert_eq!(seen, (0..=600).collect::<Vec<_>>());
         let logs: Vec<_> = cluster.running.keys().map(|node| cluster.log_of(*node)).collect();
         assert!(logs[0] == logs[1]);
     }
