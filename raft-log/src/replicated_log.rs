@@ -213,7 +213,6 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             &runtime,
             raft.clone(),
             status.clone(),
-            view.clone(),
             transport.clone(),
             stopping,
             guard.clone(),

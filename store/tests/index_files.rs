@@ -252,7 +252,7 @@ fn tools_see_what_a_checkpoint_holds_and_every_damaged_byte_of_an_index_file() {
         for from_end in 1..=node.disk.len_of(&name) {
             node.disk.damage(&name, from_end);
             let damaged: Vec<_> = look().into_iter().filter(|row| row.damage.is_some()).map(|row| row.file).collect();
-            assert_eq!(damaged, [name.clone()], "{from_end} bytes before the end");
+            assert_eq!(damaged, std::slice::from_ref(&name), "{from_end} bytes before the end");
             node.disk.damage(&name, from_end);
         }
     }

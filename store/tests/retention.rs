@@ -128,7 +128,7 @@ fn delayed_half_and_dead_messages_are_carried_and_keep_their_identities() {
     let plan = node.reader.trim_plan(below, before_ms, 9).unwrap();
     let waiting: Vec<_> = plan.to_carry.iter().map(|carry| carry.message).collect();
     assert_eq!((waiting, plan.has_more), (vec![delayed, half, dead], false));
-    let frames = vec![
+    let frames = [
         entry_of("d", MessageType::Delay, Some(due_ms)),
         frame_of("x", "x-1", None, MessageType::Transaction, None),
         nth_frame(&payload_of_dead, 0).unwrap().unwrap(),

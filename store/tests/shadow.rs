@@ -63,13 +63,16 @@ fn leader() -> Node {
     node
 }
 
+/// One outcome for each command, where there is one.
+type Predicted = Vec<Option<Outcome>>;
+
 proptest! {
     #[test]
     fn what_is_predicted_is_what_is_applied(steps in steps()) {
         let mut node = leader();
         let shadow = Shadow::new(&node.reader);
         let mut appended = node.index;
-        let mut waiting: VecDeque<(u64, Bytes, Option<Vec<Option<Outcome>>>)> = VecDeque::new();
+        let mut waiting: VecDeque<(u64, Bytes, Option<Predicted>)> = VecDeque::new();
         let mut predicted_count = 0;
         for (commands, pass_ms, lag, is_asked) in steps {
             node.now_ms += pass_ms;

@@ -14,11 +14,14 @@ use tokio::net::{TcpListener, TcpStream};
 /// A frozen link is looked at again so often.
 const LOOK_PAUSE: Duration = Duration::from_millis(3);
 
+/// By who sends and who receives.
+type Frozen = BTreeMap<(u64, u64), Arc<AtomicBool>>;
+
 /// Whether each direction between two replicas is frozen.
 #[derive(Clone)]
 pub struct Links {
     runtime: Runtime,
-    frozen: Arc<Mutex<BTreeMap<(u64, u64), Arc<AtomicBool>>>>,
+    frozen: Arc<Mutex<Frozen>>,
 }
 
 impl Links {

@@ -47,7 +47,7 @@ async fn tags_and_conditions_choose_the_same_before_and_after_the_leader_s_death
         client.create_group(group, false, 9).await;
     }
     let by_tag = |number: usize| matches!(number % 4, 0 | 2);
-    let by_sql = |number: usize| (4..=30).contains(&number) && number % 2 == 0;
+    let by_sql = |number: usize| (4..=30).contains(&number) && number.is_multiple_of(2);
     let condition = "n BETWEEN 4 AND 30 AND city LIKE 'hang%'";
     let halves = [0..COUNT / 2, COUNT / 2..COUNT];
     for (round, half) in halves.into_iter().enumerate() {

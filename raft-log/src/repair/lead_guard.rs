@@ -74,6 +74,11 @@ impl LeadGuard {
         LeadGuard { inner, _task: task }
     }
 
+    /// The log that it guards.
+    pub(crate) fn view(&self) -> LogView {
+        self.inner.view.clone()
+    }
+
     /// Whether this replica may campaign by itself.
     pub(crate) fn may_campaign(&self) -> bool {
         self.may_take_over() && !self.inner.is_held_back.load(Ordering::Acquire)
