@@ -46,7 +46,7 @@ pub enum Traffic {
     /// So many of a hundred pieces get lost on the way and come when they are sent again, [`RESENT_AFTER`] later; what
     /// follows waits for them, as with TCP.
     Lossy(u8),
-    /// One piece in [`CORRUPT_ONE_IN`] arrives with one bit changed, and the connection ends there: what a broken device
+    /// One piece in `CORRUPT_ONE_IN` arrives with one bit changed, and the connection ends there: what a broken device
     /// does that the checksums of the network did not notice.
     Corrupting,
 }
