@@ -4,7 +4,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::{ReadError, RestoreError, StateMachine, Term, TransferError};
+use crate::recovery::LOCK_FILE;
+use crate::{Disk, ReadError, RestoreError, StateMachine, Term, TransferError};
 
 /// The segment files of a replica, oldest first; the last one is still written to.
 fn segments(dir: &Path) -> Vec<PathBuf> {
@@ -203,6 +204,13 @@ async fn damage_that_is_to_be_applied_again_is_mended_before_it_is_applied() {
     let victim = cluster.follower(leader);
     cluster.kill(victim);
     let dir = cluster.dirs[&victim].path().to_owned();
+    // A checkpoint that it was writing is written before it lets go of its directory.
+    let gone = async {
+        while OsDisk.lock(&dir.join(LOCK_FILE)).is_err() {
+            cluster.runtime.sleep(Duration::from_millis(5)).await;
+        }
+    };
+    cluster.within("the replica's end", gone).await;
     // Without checkpoints everything is applied again.
     for file in std::fs::read_dir(&dir).unwrap().map(|file| file.unwrap().path()) {
         if file.extension().is_some_and(|extension| extension == "ckp") {
