@@ -222,7 +222,7 @@ async fn a_leader_with_a_sick_disk_hands_over_and_leads_again_only_when_well() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "open: the lead may move and a send fail then (docs/roadmap.md)"]
-async fn where_every_disk_is_sick_the_lead_does_not_go_to_and_fro() {
+async fn where_every_disk_is_sick_the_leader_stays_and_goes_on() {
     let (cluster, disks) = start().await;
     let leader = cluster.leader().await;
     let client = cluster.client(leader);
@@ -236,12 +236,10 @@ async fn where_every_disk_is_sick_the_lead_does_not_go_to_and_fro() {
     let changes = |node| value(&cluster, node, "flotilla_raft_leader_changes_total", &[]);
     let before: Vec<f64> = (1..=3).map(changes).collect();
     cluster.runtime.sleep(Duration::from_secs(5)).await;
-    // Disks that slow may cost the lead once, as votes wait for them; nobody gives it away again and again.
-    let moved = (1..=3).map(changes).zip(&before).map(|(after, before)| after - before).fold(0.0, f64::max);
-    assert!(moved <= 1.0, "the lead goes to and fro: {moved} changes in 5 s");
-    let labels = [("cause", "unfit"), ("result", "failed")];
-    let tried: f64 = (1..=3).map(|node| value(&cluster, node, "flotilla_raft_hand_overs_total", &labels)).sum();
-    assert!(tried <= 4.0, "it looks for a better one, less and less often: {tried}");
+    assert_eq!((1..=3).map(changes).collect::<Vec<f64>>(), before, "the lead does not go to and fro");
+    assert_eq!(cluster.leader().await, leader);
+    let tried = value(&cluster, leader, "flotilla_raft_hand_overs_total", &[("cause", "unfit"), ("result", "failed")]);
+    assert!((1.0..=3.0).contains(&tried), "it looks for a better one, less and less often: {tried}");
     let (sent, failed) = load.end().await;
     assert!(sent > 3 && failed == 0, "slow is better than nothing: {sent} sent, {failed} failed");
     disks.iter().for_each(|disk| disk.take_longer(0));
