@@ -1,6 +1,7 @@
 //! What can be written behind `flotilla`: the global options and the list of commands.
 
 use clap::{Parser, Subcommand};
+use flotilla_raft_log::CORE_LOG_LEVELS;
 use flotilla_runtime::Runtime;
 
 use crate::commands::{admin, bench, broker, demo, dev, log, namesrv, receive, send};
@@ -45,23 +46,23 @@ pub enum Command {
     Log(log::LogArguments),
 }
 
-/// Of the consensus core what an operator can act on. That a peer cannot be reached we tell ourselves, once a minute; the
-/// core would say it with every heartbeat and every try.
-pub const SERVER_LOG_LEVEL: &str = "info,openraft=warn,openraft::core::heartbeat=error,openraft::replication=error,\
-                                    openraft::engine::handler::replication_handler=error";
+/// What real servers log unless told otherwise.
+pub fn server_log_level() -> String {
+    format!("info,{CORE_LOG_LEVELS}")
+}
 
 impl Command {
     /// Real servers tell what they do; the rest speaks up only when something is wrong.
-    pub fn log_level_default(&self) -> &'static str {
+    pub fn log_level_default(&self) -> String {
         match self {
-            Command::Namesrv(_) | Command::Broker(_) => SERVER_LOG_LEVEL,
+            Command::Namesrv(_) | Command::Broker(_) => server_log_level(),
             Command::Dev(_)
             | Command::Demo(_)
             | Command::Admin(_)
             | Command::Send(_)
             | Command::Receive(_)
             | Command::Bench(_)
-            | Command::Log(_) => "warn",
+            | Command::Log(_) => "warn".to_owned(),
         }
     }
 

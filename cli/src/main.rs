@@ -37,8 +37,8 @@ fn main() -> ExitCode {
 }
 
 fn run(command_line: CommandLine) -> Result<(), Failure> {
-    let level = command_line.log_level.as_deref().unwrap_or_else(|| command_line.command.log_level_default());
-    logging::start(level, command_line.log_json).map_err(Failure::usage)?;
+    let level = command_line.log_level.clone().unwrap_or_else(|| command_line.command.log_level_default());
+    logging::start(&level, command_line.log_json).map_err(Failure::usage)?;
     let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = threads.block_on(command_line.command.run(Runtime::tokio()));
     // A read of stdin cannot be cancelled, and a node that failed must not wait for its own tasks.

@@ -92,3 +92,8 @@ pub use status::{LogStatus, Role};
 pub use sync_times::{DiskStatus, SlowSyncs, SyncHistogram};
 pub use transport::{AppendChannel, PeerCallKind, Probe, Transport, TransportError};
 pub use vitals::Fitness;
+
+/// Directives for what the log's core says of itself: of it, what an operator can act on. That a peer cannot be reached the
+/// log tells itself, once a minute; the core would say it with every heartbeat and every try.
+pub const CORE_LOG_LEVELS: &str = "openraft=warn,openraft::core::heartbeat=error,openraft::replication=error,\
+                                   openraft::engine::handler::replication_handler=error";

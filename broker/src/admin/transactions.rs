@@ -62,14 +62,7 @@ impl LeaderCall for ListTransactions {
 
 async fn shown(replica: &Replica, half: &HalfMessage) -> Result<admin::OpenTransaction, FrameReadError> {
     let frame = Frames::new(replica).frame(&half.slot).await?;
-    let handle = HeldHandle {
-        kind: HeldKind::Transaction,
-        broker_group: replica.config.group.clone(),
-        topic: half.topic.clone(),
-        queue: half.queue,
-        message: half.slot.message,
-        message_id: frame.message_id().clone(),
-    };
+    let handle = HeldHandle::of_half(&replica.config.group, half, frame.message_id());
     Ok(admin::OpenTransaction {
         topic: half.topic.to_string(),
         queue: half.queue.0,

@@ -71,8 +71,7 @@ impl LeaderCall for PullMessage {
         loop {
             let seen = replica.leadership.seen();
             if seen.place != Place::Local(attempt.term) {
-                let leader = if let Place::Remote(leader) = seen.place { Some(leader) } else { None };
-                return Tried::NotExecuted { leader };
+                return Tried::not_led_here(seen.place);
             }
             let mut news = std::pin::pin!(lane.news());
             // Enlisted before the look, so that what arrives between look and wait is not missed.

@@ -214,8 +214,7 @@ impl Poll {
         loop {
             let seen = replica.leadership.seen();
             if seen.place != Place::Local(attempt.term) {
-                let leader = if let Place::Remote(leader) = seen.place { Some(leader) } else { None };
-                return Tried::NotExecuted { leader };
+                return Tried::not_led_here(seen.place);
             }
             let mut news = std::pin::pin!(lane.news());
             let mut is_blocked = false;

@@ -16,11 +16,10 @@ use flotilla_store::{Command, HalfMessage, Outcome};
 use futures::future::join_all;
 use prost::Message as _;
 
-use super::news::{DutyNews, LONG, REFUSED_PAUSE, wait};
+use super::news::{DutyNews, LONG, REFUSED_PAUSE, led_here, wait};
 use crate::consume::delivery::stored_properties;
 use crate::consume::frames::Frames;
-use crate::lead::leadership::Place;
-use crate::produce::held_handle::{HeldHandle, HeldKind};
+use crate::produce::held_handle::HeldHandle;
 use crate::replica::Replica;
 
 /// Half messages that one command counts and whose producers are asked at the same time.
@@ -35,19 +34,15 @@ const TURN: &str = "x-flotilla-turn";
 /// Runs as long as the replica.
 pub async fn check_transactions(replica: Arc<Replica>, news: Arc<DutyNews>) {
     loop {
-        let seen = replica.leadership.seen();
+        let (term, generation) = led_here(&replica).await;
         let now = replica.runtime.now();
-        let Place::Local(term) = seen.place else {
-            replica.leadership.changed_from(seen.generation, now + LONG).await;
-            continue;
-        };
         let Some(check_at_ms) = replica.store.next_check_ms() else {
-            wait(&replica, &news.checks, seen.generation, now + LONG).await;
+            wait(&replica, &news.checks, generation, now + LONG).await;
             continue;
         };
         let left_ms = check_at_ms.saturating_sub(replica.clock.now_ms(term, &replica.store));
         if left_ms > 0 {
-            wait(&replica, &news.checks, seen.generation, now + Duration::from_millis(left_ms)).await;
+            wait(&replica, &news.checks, generation, now + Duration::from_millis(left_ms)).await;
             continue;
         }
         let command = Command::CheckTransactions {
@@ -148,14 +143,7 @@ fn tell_producer(replica: &Replica, topic: &str, turn: u32, command: &v2::Teleme
 
 async fn question(replica: &Replica, half: &HalfMessage) -> Result<v2::TelemetryCommand, String> {
     let frame = Frames::new(replica).frame(&half.slot).await.map_err(|error| error.to_string())?;
-    let handle = HeldHandle {
-        kind: HeldKind::Transaction,
-        broker_group: replica.config.group.clone(),
-        topic: half.topic.clone(),
-        queue: half.queue,
-        message: half.slot.message,
-        message_id: frame.message_id().clone(),
-    };
+    let handle = HeldHandle::of_half(&replica.config.group, half, frame.message_id());
     let message = v2::Message {
         topic: Some(v2::Resource { name: half.topic.to_string(), ..Default::default() }),
         user_properties: frame.properties().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),

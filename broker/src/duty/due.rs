@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use flotilla_store::{Command, Outcome};
 
-use super::news::{DutyNews, LONG, REFUSED_PAUSE, wait};
-use crate::lead::leadership::Place;
+use super::news::{DutyNews, LONG, REFUSED_PAUSE, led_here, wait};
 use crate::replica::Replica;
 
 /// Messages that one command delivers; the next one follows at once.
@@ -20,12 +19,8 @@ const CLOCK_LOOK: Duration = Duration::from_millis(500);
 /// Runs as long as the replica; `news` tells that a message waits whose time comes before that of all others.
 pub async fn deliver_due(replica: Arc<Replica>, news: Arc<DutyNews>) {
     loop {
-        let seen = replica.leadership.seen();
+        let (term, generation) = led_here(&replica).await;
         let now = replica.runtime.now();
-        let Place::Local(term) = seen.place else {
-            replica.leadership.changed_from(seen.generation, now + LONG).await;
-            continue;
-        };
         let wall_ms = replica.runtime.wall_ms();
         match replica.store.next_delayed_ms() {
             Some(due_ms) if due_ms <= wall_ms => {
@@ -45,8 +40,8 @@ pub async fn deliver_due(replica: Arc<Replica>, news: Arc<DutyNews>) {
                     }
                 }
             }
-            Some(due_ms) => wait(&replica, &news.due, seen.generation, now + left(due_ms, wall_ms)).await,
-            None => wait(&replica, &news.due, seen.generation, now + LONG).await,
+            Some(due_ms) => wait(&replica, &news.due, generation, now + left(due_ms, wall_ms)).await,
+            None => wait(&replica, &news.due, generation, now + LONG).await,
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use flotilla_raft_log::Term;
 use flotilla_runtime::{Instant, select};
 use tokio::sync::Notify;
 
+use crate::lead::leadership::Place;
 use crate::replica::Replica;
 
 /// Tells each duty that something waits whose time comes before that of all others.
@@ -28,6 +30,17 @@ impl DutyNews {
     pub fn tell(&self) {
         self.due.notify_one();
         self.checks.notify_one();
+    }
+}
+
+/// Waits until this replica leads; its term, and the generation of leadership in which that was seen.
+pub async fn led_here(replica: &Replica) -> (Term, u64) {
+    loop {
+        let seen = replica.leadership.seen();
+        if let Place::Local(term) = seen.place {
+            return (term, seen.generation);
+        }
+        replica.leadership.changed_from(seen.generation, replica.runtime.now() + LONG).await;
     }
 }
 

@@ -17,8 +17,7 @@ use flotilla_raft_log::{LogExtent, LogIndex, ProposalClass, Term};
 use flotilla_runtime::Instant;
 use flotilla_store::{Command, EntryBuilder, Outcome, Rejection, ToCarry, entry_log_time_ms, nth_frame};
 
-use super::news::LONG;
-use crate::lead::leadership::Place;
+use super::news::led_here;
 use crate::replica::Replica;
 
 /// What may go is looked at this often.
@@ -71,12 +70,8 @@ pub async fn retain(replica: Arc<Replica>) {
     let mut alarmed: Option<Instant> = None;
     let mut times = BTreeMap::new();
     loop {
-        let seen = replica.leadership.seen();
+        let (term, generation) = led_here(&replica).await;
         let now = replica.runtime.now();
-        let Place::Local(term) = seen.place else {
-            replica.leadership.changed_from(seen.generation, now + LONG).await;
-            continue;
-        };
         let pressure = DiskPressure::of(&replica);
         if pressure > DiskPressure::None && alarmed.is_none_or(|last| now.saturating_since(last) >= ALARM_INTERVAL) {
             tracing::warn!(?pressure, disk = ?replica.log.disk_use().ok(), "disk fills up");
@@ -87,7 +82,7 @@ pub async fn retain(replica: Arc<Replica>) {
         {
             tracing::warn!(to = to.0, reason, "old entries not let go");
         }
-        replica.leadership.changed_from(seen.generation, replica.runtime.now() + LOOK_INTERVAL).await;
+        replica.leadership.changed_from(generation, replica.runtime.now() + LOOK_INTERVAL).await;
     }
 }
 

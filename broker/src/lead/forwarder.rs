@@ -200,10 +200,7 @@ pub async fn take_in<C: LeaderCall>(replica: &Arc<Replica>, forwarded: peer::For
     };
     let place = replica.leadership.seen().place;
     let Place::Local(term) = place else {
-        return not_leader(match place {
-            Place::Remote(leader) => Some(leader),
-            Place::Local(_) | Place::Nobody => None,
-        });
+        return not_leader(place.other_leader());
     };
     let now = replica.runtime.now();
     let deadline = now + Duration::from_millis(forwarded.timeout_ms).saturating_sub(WAY_BACK);

@@ -97,6 +97,11 @@ pub trait LeaderCall: Send + Sync + 'static {
 }
 
 impl<A> Tried<A> {
+    /// Not executed, as this replica does not lead in the term of the attempt.
+    pub fn not_led_here(place: Place) -> Tried<A> {
+        Tried::NotExecuted { leader: place.other_leader() }
+    }
+
     /// What a failed submission means for the call it was part of.
     pub fn from_submit(error: SubmitError, refusal: impl FnOnce(v2::Status) -> A) -> Tried<A> {
         let answer = |code, message: String| Tried::Answer(Reply::new(refusal(status(code, message))));

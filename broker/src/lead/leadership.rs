@@ -18,6 +18,14 @@ pub enum Place {
 }
 
 impl Place {
+    /// The replica that leads, if it is another one.
+    pub fn other_leader(self) -> Option<NodeId> {
+        match self {
+            Place::Remote(leader) => Some(leader),
+            Place::Local(_) | Place::Nobody => None,
+        }
+    }
+
     /// Reads a replica's view of itself.
     pub fn of(status: &LogStatus) -> Place {
         match (status.role, status.leader) {

@@ -2,6 +2,7 @@
 //! no queue yet, drawn in `docs/formats/held-handle.md`.
 
 use flotilla_message::{MessageId, MessageRef, QueueId, TopicName};
+use flotilla_store::HalfMessage;
 
 use crate::consume::receipt_handle::{Reader, from_hex, to_hex};
 
@@ -52,6 +53,18 @@ pub enum HeldHandleError {
 }
 
 impl HeldHandle {
+    /// The transaction id of a half message; `message_id` is the one in its frame.
+    pub fn of_half(broker_group: &str, half: &HalfMessage, message_id: &MessageId) -> HeldHandle {
+        HeldHandle {
+            kind: HeldKind::Transaction,
+            broker_group: broker_group.to_owned(),
+            topic: half.topic.clone(),
+            queue: half.queue,
+            message: half.slot.message,
+            message_id: message_id.clone(),
+        }
+    }
+
     /// The text that clients are given: lower-case hex digits.
     pub fn to_text(&self) -> String {
         let (kind, due_ms) = match self.kind {

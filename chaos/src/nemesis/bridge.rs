@@ -35,14 +35,12 @@ impl Bridge {
 
 impl Nemesis for Bridge {
     async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
-        let links = field.links()?;
-        self.pairs().into_iter().for_each(|(one, other)| self.style.apply(links, one, other, true));
+        self.style.apply_to(field.links()?, self.pairs(), true);
         Ok(self.order.clone())
     }
 
     async fn heal(&self, field: &mut Field, _: &[u64]) -> Result<(), FieldError> {
-        let links = field.links()?;
-        self.pairs().into_iter().for_each(|(one, other)| self.style.apply(links, one, other, false));
+        self.style.apply_to(field.links()?, self.pairs(), false);
         Ok(())
     }
 }

@@ -20,9 +20,7 @@ pub struct DeadDisk {
 impl Nemesis for DeadDisk {
     async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
         let nodes = self.victim.nodes(field).await?;
-        for node in &nodes {
-            field.cluster.volume(*node)?.cut_power()?;
-        }
+        field.cut_power(&nodes)?;
         Ok(nodes)
     }
 

@@ -164,6 +164,14 @@ impl Field {
         wrong.into_iter().map(|(node, error)| (node, error.to_string())).collect()
     }
 
+    /// Cuts the power of these replicas' disks: nothing gets there any more. The processes go on until they are killed.
+    pub(super) fn cut_power(&mut self, nodes: &[u64]) -> Result<(), FieldError> {
+        for node in nodes {
+            self.cluster.volume(*node)?.cut_power()?;
+        }
+        Ok(())
+    }
+
     /// Makes these replicas' machines whole and starts those that are dead.
     pub(super) async fn mend(&mut self, nodes: &[u64]) -> Result<(), FieldError> {
         let wrong = self.take_fallen(nodes);

@@ -23,9 +23,7 @@ impl Nemesis for LyingDisk {
         let nodes = field.cluster.nodes();
         field.order(&nodes, |shim| shim.set(Place::SyncLies, 1))?;
         field.runtime.sleep(LIES).await;
-        for node in &nodes {
-            field.cluster.volume(*node)?.cut_power()?;
-        }
+        field.cut_power(&nodes)?;
         field.cluster.kill_all(&nodes).await?;
         Ok(nodes)
     }

@@ -35,7 +35,12 @@ impl Style {
         if rng.coin() { Style::Silent } else { Style::Reset }
     }
 
-    /// Cuts two replicas from each other, or lets them hear each other again.
+    /// Cuts the two of each pair from each other, or lets them hear each other again.
+    pub(super) fn apply_to(self, links: &Links, pairs: impl IntoIterator<Item = (u64, u64)>, is_hurt: bool) {
+        pairs.into_iter().for_each(|(one, other)| self.apply(links, one, other, is_hurt));
+    }
+
+    /// The same for one pair.
     pub(super) fn apply(self, links: &Links, one: u64, other: u64, is_hurt: bool) {
         let (traffic, door) = match (is_hurt, self) {
             (false, _) => (Traffic::Flows, Door::Open),
@@ -95,9 +100,8 @@ impl Partition {
     }
 
     fn apply(&self, links: &Links, part: &[u64], rest: &[u64], is_hurt: bool) {
-        for (one, other) in part.iter().flat_map(|one| rest.iter().map(move |other| (*one, *other))) {
-            self.style.apply(links, one, other, is_hurt);
-        }
+        let pairs = part.iter().flat_map(|one| rest.iter().map(move |other| (*one, *other)));
+        self.style.apply_to(links, pairs, is_hurt);
     }
 }
 

@@ -98,9 +98,7 @@ impl Nemesis for PowerLoss {
             }
         }
         // The file system first: it stops at one instant, whatever the process does until it is gone.
-        for node in &nodes {
-            field.cluster.volume(*node)?.cut_power()?;
-        }
+        field.cut_power(&nodes)?;
         field.cluster.kill_all(&nodes).await?;
         Ok(nodes)
     }

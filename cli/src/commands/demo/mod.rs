@@ -25,7 +25,7 @@ use self::killer::{KillerError, kill_leaders};
 use self::pacer::Pacer;
 use self::report::{DemoReport, Evidence};
 use self::workload::{INVISIBLE, NUMBER_BYTES, Received, Sent, Tally, receive_until_drained, send_in_turn};
-use crate::command_line::SERVER_LOG_LEVEL;
+use crate::command_line::server_log_level;
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
@@ -182,7 +182,7 @@ async fn run_in(
         replicas: REPLICAS,
         segment_bytes: SEGMENT_BYTES,
         data_quota_bytes: DATA_QUOTA_BYTES,
-        log_level: SERVER_LOG_LEVEL.to_owned(),
+        log_level: server_log_level(),
         has_links: false,
     };
     let mut cluster = match select(LocalCluster::start(config, runtime.clone()), signals.next()).await {
