@@ -8,7 +8,7 @@ use crate::support::{any_process_with, eventually, run, signal};
 
 #[test]
 fn a_small_demo_loses_nothing_and_cleans_up() {
-    let ended = run(&["demo", "--messages", "2000", "--kills", "1", "--json"]);
+    let ended = run(&["demo", "--messages", "2000", "--kills", "1", "--transfers", "1", "--stops", "1", "--json"]);
     let folder = folder_in(&ended.stderr);
     let stdout = ended.ok();
     let last = stdout.lines().last().expect("a report was printed");
@@ -19,8 +19,12 @@ fn a_small_demo_loses_nothing_and_cleans_up() {
     assert_eq!(report["kills"], 1, "{report}");
     assert_eq!(report["digests_equal"], true, "{report}");
     assert_eq!(report["sent"], 2000, "{report}");
-    assert!(report["elections"].as_u64() >= Some(1), "{report}");
-    assert_eq!(report["longest_gap_ms"].as_array().map(Vec::len), Some(1), "{report}");
+    assert!(report["elections"].as_u64() >= Some(3), "{report}");
+    assert_eq!(report["longest_gap_ms"].as_array().map(Vec::len), Some(3), "{report}");
+    let gaps = report["gaps"].as_array().expect("a distribution for each kind");
+    let kinds: Vec<_> =
+        gaps.iter().map(|gap| (gap["kind"].as_str().unwrap(), gap["faults"].as_u64().unwrap())).collect();
+    assert_eq!(kinds, [("kill", 1), ("transfer", 1), ("stop", 1)], "{report}");
     assert!(!std::path::Path::new(&folder).exists(), "{folder} is still there");
     assert!(!any_process_with(&folder), "a server of the demo still runs");
 }

@@ -1,28 +1,60 @@
-//! How long producers got no acknowledgement around each kill.
+//! How long producers got no acknowledgement around each fault.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use serde::Serialize;
 
 use flotilla_runtime::Instant;
 
-/// For each kill the longest interval between two neighbouring acknowledgements that contains the kill or lies between
+use super::faults::FaultKind;
+
+/// The distribution of one figure over all faults of a kind, in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GapDistribution {
+    pub kind: FaultKind,
+    pub faults: u64,
+    pub p50_ms: u64,
+    pub p99_ms: u64,
+    pub max_ms: u64,
+}
+
+/// One distribution for each kind that happened, in the order of the kinds. A percentile is the smallest gap that so many
+/// of the hundred do not exceed (nearest rank): never a value that was not measured.
+pub fn distributions(gaps: impl IntoIterator<Item = (FaultKind, u64)>) -> Vec<GapDistribution> {
+    let mut by_kind: BTreeMap<FaultKind, Vec<u64>> = BTreeMap::new();
+    for (kind, gap_ms) in gaps {
+        by_kind.entry(kind).or_default().push(gap_ms);
+    }
+    by_kind
+        .into_iter()
+        .map(|(kind, mut gaps)| {
+            gaps.sort_unstable();
+            let at = |percent: usize| gaps[(gaps.len() * percent).div_ceil(100) - 1];
+            GapDistribution { kind, faults: gaps.len() as u64, p50_ms: at(50), p99_ms: at(99), max_ms: at(100) }
+        })
+        .collect()
+}
+
+/// For each fault the longest interval between two neighbouring acknowledgements that contains the fault or lies between
 /// it and the next one (or the last acknowledgement).
 ///
 /// `idle_until` are the moments at which senders went on after the demo itself had held them back: such a wait says
 /// nothing about the cluster.
-pub fn longest_per_kill(acks: &[Instant], idle_until: &[Instant], kills: &[Instant]) -> Vec<Duration> {
+pub fn longest_per_fault(acks: &[Instant], idle_until: &[Instant], faults: &[Instant]) -> Vec<Duration> {
     let mut marks: Vec<Instant> = acks.iter().chain(idle_until).copied().collect();
     marks.sort();
-    kills
+    faults
         .iter()
         .enumerate()
-        .map(|(number, killed)| {
-            let end = kills.get(number + 1).copied();
+        .map(|(number, hit)| {
+            let end = faults.get(number + 1).copied();
             marks
                 .windows(2)
                 .filter(|pair| {
-                    let contains_kill = pair[0] <= *killed && *killed < pair[1];
-                    let lies_before_next = pair[0] > *killed && end.is_none_or(|end| pair[1] <= end);
-                    contains_kill || lies_before_next
+                    let contains_fault = pair[0] <= *hit && *hit < pair[1];
+                    let lies_before_next = pair[0] > *hit && end.is_none_or(|end| pair[1] <= end);
+                    contains_fault || lies_before_next
                 })
                 .map(|pair| pair[1] - pair[0])
                 .max()
@@ -39,8 +71,8 @@ mod tests {
         ms.iter().map(|ms| Instant::from_nanos(ms * 1_000_000)).collect()
     }
 
-    fn longest(acks: &[u64], idle_until: &[u64], kills: &[u64]) -> Vec<u128> {
-        let gaps = longest_per_kill(&at(acks), &at(idle_until), &at(kills));
+    fn longest(acks: &[u64], idle_until: &[u64], faults: &[u64]) -> Vec<u128> {
+        let gaps = longest_per_fault(&at(acks), &at(idle_until), &at(faults));
         gaps.iter().map(Duration::as_millis).collect()
     }
 
@@ -63,6 +95,15 @@ mod tests {
     #[test]
     fn a_gap_before_the_first_kill_counts_for_none() {
         assert_eq!(longest(&[0, 400, 410, 420], &[], &[405]), [10]);
+    }
+
+    #[test]
+    fn each_kind_has_its_own_distribution_of_measured_values() {
+        let kills = (1..=200).map(|ms| (FaultKind::Kill, ms));
+        let gaps = distributions(kills.chain([(FaultKind::Freeze, 900), (FaultKind::Freeze, 700)]));
+        let told: Vec<_> = gaps.iter().map(|gap| (gap.kind, gap.faults, gap.p50_ms, gap.p99_ms, gap.max_ms)).collect();
+        assert_eq!(told, [(FaultKind::Kill, 200, 100, 198, 200), (FaultKind::Freeze, 2, 700, 900, 900)]);
+        assert_eq!(distributions([]), []);
     }
 
     #[test]

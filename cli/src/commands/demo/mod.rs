@@ -1,7 +1,7 @@
 //! `flotilla demo`: leaders are killed under load, and every acknowledged message is accounted for.
 
+mod faults;
 mod gaps;
-mod killer;
 mod pacer;
 mod report;
 mod workload;
@@ -21,7 +21,7 @@ use flotilla_message::{GroupName, TopicName, limits};
 use flotilla_proto::client::TonicConnector;
 use flotilla_runtime::{Either, Runtime, Task, select};
 
-use self::killer::{KillerError, kill_leaders};
+use self::faults::{FaultError, FaultKind, Injector};
 use self::pacer::Pacer;
 use self::report::{DemoReport, Evidence};
 use self::workload::{INVISIBLE, NUMBER_BYTES, Received, Sent, Tally, receive_until_drained, send_in_turn};
@@ -58,7 +58,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Starts a namesrv and three broker processes in a temporary folder, sends numbered messages through the SDK, 64 at a
 /// time, while several receivers take them; kills the leader with SIGKILL and restarts it, again and again, spread over
 /// the run; then compares what was acknowledged with what arrived, and the state of the replicas with each other.
-/// Ends with 0 only if nothing acknowledged was lost and all replicas hold the same.
+/// Ends with 0 only if nothing acknowledged was lost and all replicas hold the same. Leaders can be frozen, asked to hand
+/// over and stopped in order as well; for each kind the distribution of the longest times without an acknowledgement is
+/// told.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -66,6 +68,8 @@ Examples:
   flotilla demo --messages 1000000 --size 1KiB --kills 10
   flotilla demo --json | tail -1 | jq .longest_gap_ms
   flotilla demo --rate 2000 --messages 60000 --kills 5     half a minute at a steady rate
+  flotilla demo --rate 1000 --messages 400000 --kills 300 --freezes 30 --transfers 30
+  flotilla demo --rate 1000 --messages 60000 --kills 0 --stops 10 --rolling-restarts 5
   flotilla demo --keep                                     leaves data and logs to look at")]
 pub struct DemoArguments {
     /// How many messages are sent
@@ -77,6 +81,18 @@ pub struct DemoArguments {
     /// How many leaders are killed
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=1_000))]
     kills: u64,
+    /// How many leaders are frozen with SIGSTOP until another one leads
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000))]
+    freezes: u64,
+    /// How many times an operator's call hands the lead over
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000))]
+    transfers: u64,
+    /// How many leaders are stopped with SIGTERM
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000))]
+    stops: u64,
+    /// How many times all replicas are restarted in turn with SIGTERM, the leader last
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000))]
+    rolling_restarts: u64,
     /// Send at most so many messages a second [default: as fast as they are acknowledged]
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: Option<u64>,
@@ -86,6 +102,20 @@ pub struct DemoArguments {
     /// Leave data and logs where they are
     #[arg(long)]
     keep: bool,
+}
+
+impl DemoArguments {
+    /// What happens, in this order.
+    fn faults(&self) -> Vec<FaultKind> {
+        let counts = [
+            (FaultKind::Kill, self.kills),
+            (FaultKind::Freeze, self.freezes),
+            (FaultKind::Transfer, self.transfers),
+            (FaultKind::Stop, self.stops),
+            (FaultKind::RollingRestart, self.rolling_restarts),
+        ];
+        counts.into_iter().flat_map(|(kind, count)| (0..count).map(move |_| kind)).collect()
+    }
 }
 
 /// A body that cannot be numbered or that no broker takes.
@@ -117,7 +147,7 @@ enum DemoError {
     #[error(transparent)]
     View(#[from] ClusterViewError),
     #[error(transparent)]
-    Killer(#[from] KillerError),
+    Fault(#[from] FaultError),
     #[error(transparent)]
     Client(#[from] ConfigErrors),
     #[error("topic {TOPIC} cannot be prepared: {0}")]
@@ -207,17 +237,27 @@ async fn run_on(
     let first_leader = view.await_leader(0, FIRST_LEADER_TIMEOUT).await?;
     let client = Client::tonic(ClientConfig::of_namesrv([cluster.namesrv_address()]))?;
     prepare(&client).await?;
-    let pacer = Pacer::new(arguments.messages, arguments.kills, arguments.rate, runtime.clone());
+    let faults = arguments.faults();
+    let pacer = Pacer::new(arguments.messages, faults.len() as u64, arguments.rate, runtime.clone());
     let tally = Arc::new(Tally::new(arguments.messages, pacer, runtime.clone()));
     eprintln!(
-        "demo: broker {} leads; sending {} messages of {} bytes, killing {} leaders on the way",
+        "demo: broker {} leads; sending {} messages of {} bytes, {} on the way",
         first_leader.node,
         format_count(arguments.messages),
         arguments.size,
-        arguments.kills
+        text_of(&faults)
     );
-    let run = Run { arguments, view, client, tally, first_leader, runtime };
+    let run = Run { arguments, faults, view, client, tally, first_leader, runtime };
     run.watched(cluster).await
+}
+
+/// "3 leaders' faults (2 × killed, 1 × handed over)".
+fn text_of(faults: &[FaultKind]) -> String {
+    let of_a_kind = faults.chunk_by(|one, next| one == next).map(|same| format!("{} × {}", same.len(), same[0]));
+    match faults.len() {
+        0 => "no fault".to_owned(),
+        count => format!("{count} leaders' faults ({})", of_a_kind.collect::<Vec<_>>().join(", ")),
+    }
 }
 
 async fn prepare(client: &Client) -> Result<(), DemoError> {
@@ -238,6 +278,7 @@ fn group() -> GroupName {
 /// A run on a cluster that stands.
 struct Run<'a> {
     arguments: &'a DemoArguments,
+    faults: Vec<FaultKind>,
     view: ClusterView,
     client: Client,
     tally: Arc<Tally>,
@@ -284,12 +325,10 @@ impl Run<'_> {
             self.tally.set_sending_done();
             Ok::<_, DemoError>((sent, self.runtime.now() - started))
         };
-        let killing = async {
-            let kills =
-                kill_leaders(self.arguments.kills, cluster, &self.view, &self.tally, self.runtime, tell).await?;
-            Ok::<_, DemoError>(kills)
-        };
-        let ((sent, sending), kills) = futures::future::try_join(sending, killing).await?;
+        let (view, admin, tally, runtime) = (&self.view, self.client.admin(), &*self.tally, self.runtime);
+        let injector = Injector { cluster: &mut *cluster, view, admin, tally, runtime, tell };
+        let hurting = async { Ok::<_, DemoError>(injector.inject(&self.faults).await?) };
+        let ((sent, sending), faults) = futures::future::try_join(sending, hurting).await?;
         let mut received = Vec::new();
         for receiver in receivers {
             received.push(receiver.await.expect("a receiver neither panics nor is cancelled"));
@@ -302,7 +341,7 @@ impl Run<'_> {
             sent,
             received,
             idle_until: self.tally.pacer.idle_until(),
-            kills,
+            faults,
             first_term: self.first_leader.term,
             last_term: last_leader.term,
             disagreements: self.view.disagreements(&dumps),

@@ -7,13 +7,15 @@ use flotilla_checkers::{Delivery, Dump, Report, Send, real_time_order};
 use flotilla_runtime::Instant;
 use serde::Serialize;
 
-use super::gaps;
-use super::killer::{Kill, whole_ms};
+use super::faults::{Fault, FaultKind, whole_ms};
+use super::gaps::{self, GapDistribution};
 use super::workload::{Received, Sent};
 use crate::quantity::format_count;
 
 /// Findings that are told one by one; the rest is counted.
 const FINDINGS_SHOWN: usize = 10;
+/// Up to so many faults are told one by one.
+const FAULTS_SHOWN: usize = 20;
 
 /// All that a run showed, before it is judged.
 pub struct Evidence {
@@ -21,7 +23,7 @@ pub struct Evidence {
     pub sent: Vec<Sent>,
     pub received: Vec<Received>,
     pub idle_until: Vec<Instant>,
-    pub kills: Vec<Kill>,
+    pub faults: Vec<Fault>,
     /// Of the first leader.
     pub first_term: u64,
     pub last_term: u64,
@@ -40,8 +42,12 @@ pub struct DemoReport {
     /// Messages that stand at more than one place of the log.
     pub duplicates: u64,
     pub kills: u64,
-    /// Longest time without an acknowledgement, one figure per kill.
+    /// Longest time without an acknowledgement, one figure for each fault, in the order of `faults`.
     pub longest_gap_ms: Vec<u64>,
+    /// The same as a distribution, one for each kind of fault.
+    pub gaps: Vec<GapDistribution>,
+    /// The longest that a send took.
+    pub slowest_send_ms: u64,
     pub digests_equal: bool,
     pub sent: u64,
     /// Sends without a clear outcome: neither lost nor phantom.
@@ -68,7 +74,7 @@ pub struct DemoReport {
     pub digest: String,
     pub receive_calls_failed: u64,
     pub ack_calls_failed: u64,
-    pub kill_details: Vec<Kill>,
+    pub faults: Vec<Fault>,
     /// What is wrong, a sentence each.
     pub findings: Vec<String>,
 }
@@ -77,9 +83,12 @@ impl Evidence {
     /// Judges the run.
     pub fn into_report(self) -> DemoReport {
         let acked_at: Vec<Instant> = self.sent.iter().flat_map(|sent| &sent.acked_at).copied().collect();
-        let killed_at: Vec<Instant> = self.kills.iter().map(|kill| kill.at).collect();
-        let gaps = gaps::longest_per_kill(&acked_at, &self.idle_until, &killed_at);
+        let hit_at: Vec<Instant> = self.faults.iter().map(|fault| fault.at).collect();
+        let gaps = gaps::longest_per_fault(&acked_at, &self.idle_until, &hit_at);
+        let gaps: Vec<u64> = gaps.into_iter().map(whole_ms).collect();
         let sends: Vec<Send> = self.sent.into_iter().flat_map(|sent| sent.sends).collect();
+        let slowest_ns = sends.iter().map(|send| send.completed_ns.saturating_sub(send.invoked_ns)).max().unwrap_or(0);
+        let slowest_send_ms = whole_ms(Duration::from_nanos(slowest_ns));
         let (mut receive_calls_failed, mut ack_calls_failed) = (0, 0);
         let mut deliveries: Vec<Delivery> = Vec::new();
         for received in self.received {
@@ -101,8 +110,10 @@ impl Evidence {
             acked: report.acked,
             lost: report.lost.len() as u64,
             duplicates: report.duplicates.len() as u64,
-            kills: self.kills.len() as u64,
-            longest_gap_ms: gaps.into_iter().map(whole_ms).collect(),
+            kills: self.faults.iter().filter(|fault| fault.kind == FaultKind::Kill).count() as u64,
+            gaps: gaps::distributions(self.faults.iter().map(|fault| fault.kind).zip(gaps.iter().copied())),
+            longest_gap_ms: gaps,
+            slowest_send_ms,
             digests_equal: self.disagreements.is_empty(),
             sent: report.sent,
             unknown: report.unknown,
@@ -121,7 +132,7 @@ impl Evidence {
             digest: first.map(|dump| dump.digest.clone()).unwrap_or_default(),
             receive_calls_failed,
             ack_calls_failed,
-            kill_details: self.kills,
+            faults: self.faults,
             findings,
         }
     }
@@ -144,7 +155,7 @@ fn told(findings: &mut Vec<String>, what: &str, found: &[impl fmt::Display]) {
 
 impl fmt::Display for DemoReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |label: &str, value: String| writeln!(f, "{label:<34}{value}");
+        let mut line = |label: &str, value: String| writeln!(f, "{label:<48}{value}");
         line("sent", format_count(self.sent))?;
         line("acknowledged", format_count(self.acked))?;
         if self.unknown + self.not_stored > 0 {
@@ -156,11 +167,19 @@ impl fmt::Display for DemoReport {
         line("lost", format_count(self.lost))?;
         line("duplicates", format_count(self.duplicates))?;
         line("wrong order within a queue", format_count(self.wrong_order))?;
-        line("leaders killed", self.kills.to_string())?;
+        line("leaders' faults", format!("{} ({} killed)", self.faults.len(), self.kills))?;
         line("elections", self.elections.to_string())?;
-        for (gap, kill) in self.longest_gap_ms.iter().zip(&self.kill_details) {
-            line(&format!("  without an ack, broker {} killed", kill.node), format!("{gap} ms"))?;
+        if self.faults.len() <= FAULTS_SHOWN {
+            for (gap, fault) in self.longest_gap_ms.iter().zip(&self.faults) {
+                line(&format!("  without an ack, broker {} {}", fault.node, fault.kind), format!("{gap} ms"))?;
+            }
         }
+        for gap in &self.gaps {
+            let GapDistribution { kind, faults, p50_ms, p99_ms, max_ms } = gap;
+            let figures = format!("p50 {p50_ms} ms, p99 {p99_ms} ms, longest {max_ms} ms");
+            line(&format!("  {faults} × {kind}"), figures)?;
+        }
+        line("slowest send", format!("{} ms", self.slowest_send_ms))?;
         let rate = format_count(self.messages_per_second);
         line("sending took", format!("{:.1} s ({rate} messages/s)", self.sending_ms as f64 / 1e3))?;
         let digest = self.digest.get(..16).unwrap_or(&self.digest);
@@ -197,7 +216,8 @@ mod tests {
             sent: vec![Sent { sends: vec![send(0, 10), send(1, 300)], acked_at: vec![at(11), at(301)] }],
             received: vec![Received { deliveries: vec![delivery(0), delivery(1)], ..Received::default() }],
             idle_until: Vec::new(),
-            kills: vec![Kill {
+            faults: vec![Fault {
+                kind: FaultKind::Kill,
                 node: 1,
                 term: 1,
                 next_leader: 2,
@@ -225,6 +245,11 @@ mod tests {
         assert_eq!(json["duplicates"], 0);
         assert_eq!(json["kills"], 1);
         assert_eq!(json["longest_gap_ms"], serde_json::json!([290]));
+        assert_eq!(
+            json["gaps"],
+            serde_json::json!([{"kind": "kill", "faults": 1, "p50_ms": 290, "p99_ms": 290, "max_ms": 290}])
+        );
+        assert_eq!(json["slowest_send_ms"], 1);
         assert_eq!(json["digests_equal"], true);
         assert_eq!(json["elections"], 2);
     }
