@@ -12,7 +12,8 @@ topics, groups and messages are still there; then the round trip again.
 The Python client is installed by pip into target/conformance/venv, pinned in conformance/python/requirements.txt.
 With --kit, a folder with python/conformance.py and node/conformance.js is driven too: all scenarios of --scenarios asked
 of the leader, in simple and in push mode, normal asked of a follower, and last the Python client's failover: it sends while the
-leader is killed and comes back, and every message that was acknowledged must arrive. The last line is "conformance: N passed, N failed"; the exit code is 1 if anything failed.
+leader is killed and comes back, and every message that was acknowledged must arrive. Each client and mode has a cluster of its
+own, and they run beside each other: most of their time is waiting. The last line is "conformance: N passed, N failed"; the exit code is 1 if anything failed.
 """
 import argparse
 import json
@@ -23,7 +24,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -134,11 +137,13 @@ class Cluster:
 class Results:
     def __init__(self):
         self.passed = self.failed = 0
+        self.lock = threading.Lock()
 
     def add(self, name, ok, detail=""):
-        self.passed += ok
-        self.failed += not ok
-        print(f"{'ok  ' if ok else 'FAIL'} {name}  {detail}".rstrip(), flush=True)
+        with self.lock:
+            self.passed += ok
+            self.failed += not ok
+            print(f"{'ok  ' if ok else 'FAIL'} {name}  {detail}".rstrip(), flush=True)
 
     def program(self, name, command, limit_seconds):
         started = time.monotonic()
@@ -214,26 +219,51 @@ def drive_failover(results, cluster, command):
     results.program("python failover-verify", verify, 240)
 
 
-def drive_kit(results, cluster, kit, python, rust, scenarios):
+def drive_simple(results, cluster, client, command, scenarios):
     leader = cluster.leader()
-    follower = next(client for client in cluster.clients if client != leader)
-    make_kit_names(cluster, kit)
+    follower = next(address for address in cluster.clients if address != leader)
+    results.program(f"{client} normal, follower asked", [*command, "normal", "--endpoint", follower], 180)
+    for scenario in scenarios:
+        if client == "rust" and scenario in ("change-invisible", "recall"):
+            continue  # that client has no such call
+        results.program(f"{client} {scenario}, leader asked", [*command, scenario, "--endpoint", leader], 180)
+    if client == "python":
+        drive_failover(results, cluster, command)
+
+
+def drive_push(results, cluster, client, command, scenarios):
+    for scenario in scenarios:
+        if scenario not in SIMPLE_ONLY:
+            pushed = [*command, scenario, "--endpoint", cluster.leader(), "--mode", "push"]
+            results.program(f"{client} {scenario} in push mode, leader asked", pushed, 240)
+
+
+def drive_kit(options, results, python):
+    """Each client and mode on a cluster of its own, all beside each other."""
+    kit = options.kit
     clients = [("python", [python, str(kit / "python" / "conformance.py")])]
     node = node_client(kit)
     if node:
         clients.append(("node", ["node", node]))
-    if rust:
-        clients.append(("rust", [rust]))
-    for client, command in clients:
-        results.program(f"{client} normal, follower asked", [*command, "normal", "--endpoint", follower], 180)
-        for scenario in scenarios:
-            if client == "rust" and scenario in ("change-invisible", "recall"):
-                continue  # that client has no such call
-            results.program(f"{client} {scenario}, leader asked", [*command, scenario, "--endpoint", leader], 180)
-            if client != "rust" and scenario not in SIMPLE_ONLY:
-                pushed = [*command, scenario, "--endpoint", leader, "--mode", "push"]
-                results.program(f"{client} {scenario} in push mode, leader asked", pushed, 240)
-    drive_failover(results, cluster, clients[0][1])
+    if options.kit_rust:
+        clients.append(("rust", [options.kit_rust]))
+    lanes = [(drive_simple, *client) for client in clients] + [(drive_push, *client) for client in clients if client[0] != "rust"]
+
+    def run_lane(lane):
+        drive, client, command = lane
+        cluster = Cluster(options.flotilla.resolve())
+        failed_before = results.failed
+        try:
+            cluster.start()
+            make_kit_names(cluster, kit)
+            drive(results, cluster, client, command, options.scenarios.split(","))
+        except (SystemExit, Exception) as error:
+            results.add(f"{client} {drive.__name__}", False, str(error)[-2000:])
+        finally:
+            cluster.end(options.keep or results.failed > failed_before)
+
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        list(pool.map(run_lane, lanes))
 
 
 def main():
@@ -262,8 +292,6 @@ def main():
         leader = cluster.leader()
         for client in cluster.clients:
             round_trip(f"python round trip, {'leader' if client == leader else 'follower'} asked", client)
-        if options.kit:
-            drive_kit(results, cluster, options.kit, python, options.kit_rust, options.scenarios.split(","))
 
         # Everything acknowledged must outlive all processes at once.
         bodies = [f"kept {i}" for i in range(500)]
@@ -284,6 +312,8 @@ def main():
         round_trip("python round trip after the restart", cluster.clients[0])
     finally:
         cluster.end(options.keep or results.failed > 0)
+    if options.kit:
+        drive_kit(options, results, python)
     print(f"conformance: {results.passed} passed, {results.failed} failed")
     sys.exit(1 if results.failed else 0)
 
