@@ -1,5 +1,6 @@
 //! The operator's calls: topics, groups, and what the replicas say of themselves.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,9 @@ use flotilla_message::{AckLevel, FlushLevel, GroupName, MessageType, Permission,
 use flotilla_proto::client::{AdminCalls, CallError, CallOptions};
 use flotilla_proto::status::Code;
 use flotilla_proto::{admin, namesrv, v2};
-use flotilla_runtime::{BoxFuture, Instant};
+use flotilla_runtime::{BoxFuture, Either, Instant, select};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 
 use crate::client::{Client, Shared};
 use crate::failover::CallFailure;
@@ -16,6 +19,8 @@ use crate::replicas::{BrokerGroupName, Replicas};
 
 /// Pause before the namesrvs or endpoints are asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// How long the other namesrvs are waited for once one has named brokers.
+const OTHERS_WITHIN: Duration = Duration::from_millis(300);
 
 /// Why an operator's call was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -458,31 +463,64 @@ impl AdminClient {
         Ok(reply.map_err(error_of)?.leader)
     }
 
-    /// The rows that a namesrv has; empty if the client knows no namesrv.
+    /// The rows of all namesrvs, of each replica the newest; empty if the client knows no namesrv. None of them is believed
+    /// to know everything: one that started a moment ago, or that brokers cannot reach, has no rows.
     ///
     /// # Errors
     /// [`AdminError::Unavailable`] if none answers.
     pub async fn brokers(&self) -> Result<Vec<namesrv::BrokerRow>, AdminError> {
         let shared = self.shared();
-        let mut reasons = Vec::new();
-        for address in &shared.config.namesrv {
-            let cluster = shared.config.cluster.clone().unwrap_or_default();
-            let timeout = shared.config.attempt_timeout;
-            let calls = shared.connector.namesrv(address);
-            let call = calls.list_brokers(shared.options(timeout), namesrv::ListBrokersRequest { cluster });
-            let answer = shared.runtime.timeout(timeout, call).await.unwrap_or(Err(CallError::Timeout(timeout)));
-            match answer {
-                Ok(reply) => match judge_status(reply.status.as_ref()) {
-                    Verdict::Done(()) => return Ok(reply.brokers),
-                    Verdict::Rejected(Rejection { code, message }) => {
-                        return Err(AdminError::Rejected { code, message });
-                    }
-                    Verdict::Retry(setback) => reasons.push(format!("{address}: {}", setback.reason)),
+        let mut asked: FuturesUnordered<_> =
+            shared.config.namesrv.iter().map(|address| self.brokers_at(address)).collect();
+        let mut newest: BTreeMap<(String, String, u64), namesrv::BrokerRow> = BTreeMap::new();
+        let (mut reasons, mut is_answered, mut wait_until) = (Vec::new(), false, None);
+        loop {
+            let answer = match wait_until {
+                None => asked.next().await,
+                Some(until) => match select(asked.next(), shared.runtime.sleep_until(until)).await {
+                    Either::Left(answer) => answer,
+                    Either::Right(()) => None,
                 },
-                Err(error) => reasons.push(format!("{address}: {error}")),
+            };
+            match answer {
+                None => break,
+                Some(Ok(rows)) => {
+                    is_answered = true;
+                    if !rows.is_empty() && wait_until.is_none() {
+                        wait_until = Some(shared.runtime.now() + OTHERS_WITHIN);
+                    }
+                    for row in rows {
+                        let Some(at) = &row.registration else { continue };
+                        let key = (at.cluster.clone(), at.group.clone(), at.replica);
+                        if newest.get(&key).is_none_or(|known| freshness(known) < freshness(&row)) {
+                            newest.insert(key, row);
+                        }
+                    }
+                }
+                Some(Err(AdminError::Unavailable { reason })) => reasons.push(reason),
+                Some(Err(error)) => return Err(error),
             }
         }
-        if reasons.is_empty() { Ok(Vec::new()) } else { Err(AdminError::Unavailable { reason: reasons.join("; ") }) }
+        if is_answered || reasons.is_empty() {
+            return Ok(newest.into_values().collect());
+        }
+        Err(AdminError::Unavailable { reason: reasons.join("; ") })
+    }
+
+    async fn brokers_at(&self, address: &str) -> Result<Vec<namesrv::BrokerRow>, AdminError> {
+        let shared = self.shared();
+        let cluster = shared.config.cluster.clone().unwrap_or_default();
+        let timeout = shared.config.attempt_timeout;
+        let calls = shared.connector.namesrv(address);
+        let call = calls.list_brokers(shared.options(timeout), namesrv::ListBrokersRequest { cluster });
+        let answer = shared.runtime.timeout(timeout, call).await.unwrap_or(Err(CallError::Timeout(timeout)));
+        let unavailable = |reason: String| AdminError::Unavailable { reason: format!("{address}: {reason}") };
+        let reply = answer.map_err(|error| unavailable(error.to_string()))?;
+        match judge_status(reply.status.as_ref()) {
+            Verdict::Done(()) => Ok(reply.brokers),
+            Verdict::Rejected(Rejection { code, message }) => Err(AdminError::Rejected { code, message }),
+            Verdict::Retry(setback) => Err(unavailable(setback.reason)),
+        }
     }
 
     /// Calls the first broker group by name, replica after replica, until one serves.
@@ -583,6 +621,11 @@ impl AdminClient {
         let groups = shared.registered_groups(rows);
         groups.into_iter().next().ok_or_else(|| "no broker is registered with the namesrv".to_owned())
     }
+}
+
+/// How new a row is: the life of its group, the term, the version.
+fn freshness(row: &namesrv::BrokerRow) -> Option<(&str, u64, u64)> {
+    row.registration.as_ref().map(|at| (at.group_incarnation.as_str(), at.term, at.version))
 }
 
 fn debug_request(topic: Option<&TopicName>) -> admin::DebugRequest {

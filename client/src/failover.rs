@@ -1,6 +1,7 @@
 //! The one retry loop: asks a group's replicas in turn until one serves, the call is refused for good, or
 //! the deadline passes; and keeps account of whether it may have been executed.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
@@ -37,6 +38,23 @@ pub(crate) struct Failover<'a> {
     pub(crate) want_route: &'a (dyn Fn() + Send + Sync),
 }
 
+/// What the last attempt at each address ended with: one replica says why nobody serves where the others are only silent.
+#[derive(Default)]
+struct Setbacks {
+    by_address: BTreeMap<String, String>,
+}
+
+impl Setbacks {
+    fn told(&self) -> String {
+        if self.by_address.is_empty() {
+            return "no replica is known".to_owned();
+        }
+        let told: Vec<String> =
+            self.by_address.iter().map(|(address, reason)| format!("{address}: {reason}")).collect();
+        told.join("; ")
+    }
+}
+
 /// A call that came through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Served<T> {
@@ -63,12 +81,13 @@ impl Failover<'_> {
         Fut: Future<Output = Result<Verdict<T>, CallError>>,
     {
         let (mut attempts, mut is_unknown) = (0u32, false);
-        let mut reason = "no replica is known".to_owned();
+        let mut setbacks = Setbacks::default();
         let mut tried = Vec::new();
         let began = self.runtime.now();
         loop {
             let now = self.runtime.now();
             if now + ATTEMPT_MIN > self.deadline {
+                let reason = setbacks.told();
                 return Err(if is_unknown {
                     CallFailure::Unknown { attempts, reason, rejection: None }
                 } else {
@@ -99,7 +118,7 @@ impl Failover<'_> {
                 Verdict::Rejected(rejection) => {
                     self.replicas.answered(&address);
                     if is_unknown {
-                        let reason = format!("{reason}; then rejected: {}", rejection.message);
+                        let reason = format!("{}; then rejected: {}", setbacks.told(), rejection.message);
                         return Err(CallFailure::Unknown { attempts, reason, rejection: Some(rejection) });
                     }
                     return Err(CallFailure::Rejected(rejection));
@@ -108,14 +127,15 @@ impl Failover<'_> {
             };
             let kind = setback.kind;
             is_unknown |= kind.is_unknown();
-            reason = self.take_setback(&address, setback);
+            setbacks.by_address.insert(address.clone(), setback.reason.clone());
+            self.take_setback(&address, setback);
             if kind.wants_pause() {
                 self.pause(began).await;
             }
         }
     }
 
-    fn take_setback(&self, address: &str, setback: Setback) -> String {
+    fn take_setback(&self, address: &str, setback: Setback) {
         match setback.kind {
             SetbackKind::TimedOut => self.replicas.timed_out(address, self.runtime.now()),
             SetbackKind::Refused | SetbackKind::Broken | SetbackKind::NotDone | SetbackKind::Unsure => {
@@ -124,7 +144,6 @@ impl Failover<'_> {
         }
         (self.want_route)();
         tracing::debug!(address, kind = ?setback.kind, reason = setback.reason, "attempt failed");
-        format!("{address}: {}", setback.reason)
     }
 
     /// Pauses in a call that began then.

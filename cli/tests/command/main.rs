@@ -13,5 +13,6 @@ mod docs;
 mod frozen_target;
 mod log_tools;
 mod metrics;
+mod namesrv_cases;
 mod namesrv_restart;
 mod support;
