@@ -141,7 +141,9 @@ fn share_of_bare_writes() {
 }
 
 /// 1 KiB at a time into pages that are in the page cache: no more than the runway holds, then a pause for it to be filled.
+/// Rounds are short, so that most of them are not interrupted where the machine is busy.
 fn warm_async_append() {
+    const ROUND: u64 = 500;
     let threads = threads();
     let _entered = threads.enter();
     let dir = scratch();
@@ -151,8 +153,10 @@ fn warm_async_append() {
     let mut nanos = Vec::new();
     for _ in 0..15 {
         std::thread::sleep(Duration::from_millis(300));
-        let took = threads.block_on(append_rounds(&mut engine, &payloads, 8_000, false));
-        nanos.push(took.as_nanos() as f64 / 8_000.0);
+        for _ in 0..16 {
+            let took = threads.block_on(append_rounds(&mut engine, &payloads, ROUND, false));
+            nanos.push(took.as_nanos() as f64 / ROUND as f64);
+        }
     }
     let fastest = nanos.iter().copied().fold(f64::INFINITY, f64::min);
     println!("async 1 x 1 KiB into warm pages: median {:.0} ns, best {fastest:.0} ns an append", median(&mut nanos));
@@ -203,7 +207,7 @@ fn main() {
         appends(&mut criterion);
         criterion.final_summary();
     }
-    share_of_bare_writes();
     warm_async_append();
+    share_of_bare_writes();
     sustained();
 }

@@ -12,6 +12,7 @@ use crate::disk::{Disk, read_file, write_file_atomically};
 use crate::log_view::LogView;
 use crate::raft::{INCOMING_FILE, Parcel, put_sides};
 use crate::recovery_report::{PhaseWatch, Seen, SkippedCheckpoint};
+use crate::room_wait::when_there_is_room;
 use crate::{Corruption, LogIndex, OpenError, SideFile, SideFileCheck};
 use bytes::Bytes;
 use flotilla_runtime::{Instant, Runtime};
@@ -181,8 +182,8 @@ impl CheckpointStore {
 
     /// Writes a checkpoint; it is durable when this returns.
     pub(crate) async fn write_now(&self, checkpoint: Checkpoint) -> io::Result<()> {
-        let inner = self.inner.clone();
-        self.inner.runtime.blocking(move || inner.write(&checkpoint)).await
+        let (inner, checkpoint) = (self.inner.clone(), Arc::new(checkpoint));
+        self.inner.when_there_is_room("checkpoint", move || inner.write(&checkpoint)).await
     }
 
     /// The time, for the pace of checkpoints.
@@ -255,9 +256,9 @@ impl CheckpointStore {
         paths: BTreeMap<String, PathBuf>,
         check: SideFileCheck,
     ) -> io::Result<()> {
-        let inner = self.inner.clone();
+        let (inner, paths) = (self.inner.clone(), Arc::new(paths));
         let put = move || put_sides(&*inner.disk, &parcel, |name| paths.get(name).cloned(), check);
-        self.inner.runtime.blocking(put).await
+        self.inner.when_there_is_room("files of a snapshot", put).await
     }
 
     /// The checkpoint for replicas that are too far behind, read from disk: the one at the purge mark, or that the log is
@@ -271,6 +272,14 @@ impl CheckpointStore {
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("checkpoint lock is never poisoned: no code panics while holding it")
+    }
+
+    async fn when_there_is_room<T: Send + 'static>(
+        &self,
+        what: &str,
+        work: impl Fn() -> io::Result<T> + Clone + Send + 'static,
+    ) -> io::Result<T> {
+        when_there_is_room(&self.log.shared, &*self.disk, &self.dir, what, work).await
     }
 
     fn next_waiting(&self) -> Option<PendingCheckpoint> {

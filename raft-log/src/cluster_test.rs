@@ -4,7 +4,9 @@ mod bad_weather;
 mod damage_test;
 mod five_voters;
 mod installs;
+mod late_answers;
 mod restarts;
+mod slow_disks;
 mod superseded;
 mod transfers;
 
@@ -16,9 +18,10 @@ use bytes::Bytes;
 use flotilla_runtime::Runtime;
 use tempfile::TempDir;
 
-use crate::testing::{Ledger, MemoryNet};
+use crate::testing::{Ledger, MemoryNet, SlowDisk};
 use crate::{
-    FullReason, LogConfig, LogEntry, LogIndex, NodeId, OpenError, OsDisk, ProposeError, PurgeError, ReplicatedLog, Role,
+    Disk, FullReason, LogConfig, LogEntry, LogIndex, NodeId, OpenError, OsDisk, ProposeError, PurgeError,
+    ReplicatedLog, Role,
 };
 
 pub(crate) type Log = ReplicatedLog<usize>;
@@ -29,6 +32,7 @@ pub(crate) struct Cluster {
     pub(crate) dirs: BTreeMap<NodeId, TempDir>,
     pub(crate) net: MemoryNet,
     pub(crate) running: BTreeMap<NodeId, (Log, Ledger)>,
+    pub(crate) disks: BTreeMap<NodeId, SlowDisk>,
     pub(crate) runtime: Runtime,
 }
 
@@ -36,7 +40,8 @@ impl Cluster {
     pub(crate) async fn start(size: u64) -> Cluster {
         let dirs = (1..=size).map(|node| (NodeId(node), tempfile::tempdir().unwrap())).collect();
         let runtime = Runtime::tokio();
-        let mut cluster = Cluster { dirs, net: MemoryNet::default(), running: BTreeMap::new(), runtime };
+        let mut cluster =
+            Cluster { dirs, net: MemoryNet::default(), running: BTreeMap::new(), disks: BTreeMap::new(), runtime };
         for node in cluster.nodes() {
             cluster.start_node(node).await;
         }
@@ -61,10 +66,10 @@ impl Cluster {
     pub(crate) async fn start_node_with(&mut self, config: LogConfig) {
         let node = config.node;
         let ledger = Ledger::with_sides(Arc::new(OsDisk), self.dirs[&node].path().join("sides"));
+        let disk: Arc<dyn Disk> = Arc::new(self.disks.entry(node).or_default().clone());
         let log = loop {
             let transport = self.net.transport(node);
-            let opened =
-                Log::open(config.clone(), self.runtime.clone(), Arc::new(OsDisk), transport, ledger.clone()).await;
+            let opened = Log::open(config.clone(), self.runtime.clone(), disk.clone(), transport, ledger.clone()).await;
             match opened {
                 Ok(log) => break log,
                 // The life before is still putting its things away.

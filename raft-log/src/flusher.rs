@@ -5,8 +5,9 @@
 //!                                            ▼          │
 //!                                     [queue] ─▶ fdatasync ─▶ durable mark
 //! ```
-//! With [`FlushMode::Sync`] there is no timer: while a sync runs the next group gathers by itself. With
-//! [`FlushMode::Async`] an append is done once it is written, and a sync follows after an interval or so many bytes.
+//! With [`FlushMode::Sync`] there is no timer and no task: who pushes while nobody syncs starts the sync on a thread that may
+//! block, and while one runs the next group gathers by itself. With [`FlushMode::Async`] an append is done once it is written,
+//! and a task has a sync follow after an interval or so many bytes.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +18,7 @@ use flotilla_runtime::{Runtime, Task, select};
 use tokio::sync::Notify;
 
 use crate::disk::DiskFile;
-use crate::failure::Failure;
+use crate::failure::{Failure, ReportPanic};
 use crate::ids::EntryId;
 use crate::sync_times::{SlowSyncs, SyncHistogram, SyncTimes};
 use crate::vote_and_marks::TailFloor;
@@ -60,6 +61,8 @@ struct Inner {
     wake: Notify,
     /// It should not wait for the interval.
     hurry: Notify,
+    /// Nobody drains the queue any more.
+    idle: Notify,
     /// Held while a file is synced and its outcome recorded. The kernel reports a failed write-back once for each open
     /// file: without this, a second sync could come back clean before the first one's failure is known.
     gate: Mutex<()>,
@@ -75,7 +78,24 @@ struct Queue {
     target: Option<FlushTarget>,
     /// Bytes pushed since the last sync began.
     unsynced_bytes: u64,
+    /// Somebody syncs, and looks again before he goes. Only with [`FlushMode::Sync`].
+    is_draining: bool,
     closed: bool,
+}
+
+/// The drain that was started; over when it has found nothing left to do, or when it never gets to run.
+struct Draining {
+    inner: Arc<Inner>,
+    is_over: bool,
+}
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.inner.queue().is_draining = false;
+        }
+        self.inner.idle.notify_waiters();
+    }
 }
 
 const POISON: &str = "flusher lock is never poisoned: no code panics while holding it";
@@ -83,6 +103,16 @@ const POISON: &str = "flusher lock is never poisoned: no code panics while holdi
 impl Queue {
     fn has_work(&self) -> bool {
         !self.waiting.is_empty() || self.unsynced_bytes > 0
+    }
+
+    /// Within one file only the place moves on.
+    fn aim(&mut self, target: &FlushTarget) {
+        match &mut self.target {
+            Some(known) if Arc::ptr_eq(&known.file, &target.file) => {
+                (known.floor, known.last) = (target.floor, target.last);
+            }
+            known => *known = Some(target.clone()),
+        }
     }
 }
 
@@ -112,6 +142,23 @@ impl Inner {
         Ok(())
     }
 
+    /// Has everybody who waits served, unless somebody is at it. Returns at once.
+    fn start_drain(self: &Arc<Inner>, mut queue: MutexGuard<'_, Queue>) {
+        if std::mem::replace(&mut queue.is_draining, true) {
+            return;
+        }
+        drop(queue);
+        let started = Draining { inner: self.clone(), is_over: false };
+        self.runtime.start_blocking("log-flusher", move || {
+            // All of it moves in, so that work that is never run is over, too.
+            let mut draining = started;
+            let failure = draining.inner.failure.clone();
+            let _guard = ReportPanic { failure: &failure, what: "flusher" };
+            draining.inner.drain();
+            draining.is_over = true;
+        });
+    }
+
     /// Syncs and tells until nobody waits.
     fn drain(&self) {
         loop {
@@ -119,6 +166,8 @@ impl Inner {
             let (waiting, target) = {
                 let mut queue = self.queue();
                 if !queue.has_work() {
+                    // Under the lock: whoever pushes next starts the next drain.
+                    queue.is_draining = false;
                     return;
                 }
                 queue.unsynced_bytes = 0;
@@ -151,13 +200,14 @@ impl Flusher {
             queue: Mutex::default(),
             wake: Notify::new(),
             hurry: Notify::new(),
+            idle: Notify::new(),
             gate: Mutex::new(()),
             durable: Mutex::new(durable),
             moved: Notify::new(),
             times: Mutex::default(),
         });
-        let task = runtime.spawn("log-flusher", run(inner.clone()));
-        Flusher { inner, task: Mutex::new(Some(task)) }
+        let task = (mode != FlushMode::Sync).then(|| runtime.spawn("log-flusher", run(inner.clone())));
+        Flusher { inner, task: Mutex::new(task) }
     }
 
     pub(crate) fn mode(&self) -> FlushMode {
@@ -170,14 +220,13 @@ impl Flusher {
     pub(crate) fn push(&self, target: &FlushTarget, bytes: u64, done: FlushDone) -> bool {
         let FlushMode::Async { bytes: hurry_bytes, .. } = self.inner.mode else {
             let mut queue = self.inner.queue();
-            queue.target = Some(target.clone());
+            queue.aim(target);
             queue.waiting.push(done);
-            drop(queue);
-            self.inner.wake.notify_one();
+            self.inner.start_drain(queue);
             return false;
         };
         let mut queue = self.inner.queue();
-        queue.target = Some(target.clone());
+        queue.aim(target);
         let before = queue.unsynced_bytes;
         queue.unsynced_bytes += bytes;
         drop(queue);
@@ -216,14 +265,23 @@ impl Flusher {
             return done(self.inner.failure.check());
         }
         queue.waiting.push(done);
+        if self.inner.mode == FlushMode::Sync {
+            return self.inner.start_drain(queue);
+        }
         drop(queue);
         self.inner.wake.notify_one();
         self.inner.hurry.notify_one();
     }
 
-    /// Syncs `target` here and now; blocks. Callbacks are left to the flusher's own round.
-    pub(crate) fn sync_now(&self, target: &FlushTarget) -> io::Result<()> {
+    /// Syncs `target` here and now, unless a sync has covered all of it already; blocks. Callbacks are left to the flusher's
+    /// own round.
+    pub(crate) fn make_durable(&self, target: &FlushTarget) -> io::Result<()> {
+        // Behind the gate: a sync that runs may be the one that fails.
         let _gate = self.inner.gate.lock().expect(POISON);
+        self.inner.failure.check()?;
+        if self.durable().floor == target.floor {
+            return Ok(());
+        }
         self.inner.sync(target)
     }
 
@@ -266,6 +324,16 @@ impl Flusher {
         self.inner.times().set_slow_limit(limit);
     }
 
+    /// Whether one of the last seconds was slow, or is by now.
+    pub(crate) fn was_slow(&self) -> bool {
+        self.inner.times().was_slow(self.inner.runtime.now())
+    }
+
+    /// For how long a sync has been running; zero when none is.
+    pub(crate) fn syncing_for(&self) -> Duration {
+        self.inner.times().running(self.inner.runtime.now())
+    }
+
     pub(crate) fn slow_syncs(&self) -> SlowSyncs {
         self.inner.times().slow(self.inner.runtime.now())
     }
@@ -283,6 +351,15 @@ impl Flusher {
         if let Some(task) = task {
             // It can only have been cancelled with its runtime; then nobody waits any more.
             let _ = task.join().await;
+        }
+        loop {
+            let idle = self.inner.idle.notified();
+            let mut idle = std::pin::pin!(idle);
+            idle.as_mut().enable();
+            if !self.inner.queue().is_draining {
+                break;
+            }
+            idle.await;
         }
         self.inner.moved.notify_waiters();
     }

@@ -1,6 +1,8 @@
 //! A disk that fills up: data is refused early, settlements go on for a while, nothing fails, and all goes on by itself.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,8 +12,9 @@ use crate::failure::Failure;
 use crate::ids::EntryId;
 use crate::log_files::LogFiles;
 use crate::recovery::open_log;
+use crate::room_wait::when_there_is_room;
 use crate::segment::{Record, RecordKind};
-use crate::testing::{Ledger, MemoryNet, SmallDisk};
+use crate::testing::{Ledger, MemoryNet, SmallDisk, StepRuntime};
 use crate::vote_and_marks::SavedVote;
 use crate::{FullReason, LogConfig, NodeId, ProposalClass, ProposeError, ReplicatedLog, Term};
 
@@ -158,4 +161,56 @@ async fn a_log_that_waits_for_room_can_be_closed() {
     view.close().await;
     disk.set_foreign_bytes(0);
     assert_eq!(open_files(&disk, &runtime).view().ends().1.unwrap().index.0, index - 1);
+}
+
+/// A snapshot's checkpoint is no derived file that could be left out: it waits, and so does nobody's vote.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_meets_a_full_disk_is_kept_when_there_is_room_and_ends_nobody() {
+    let (disk, runtime) = (SmallDisk::new(4, DISK), Runtime::tokio());
+    let log = open(&disk, &runtime).await;
+    log.propose(Bytes::from(vec![7; 500]), None).await.unwrap();
+    assert_eq!(log.inner.checkpoints.kept(), []);
+    tracing::info!("others fill the disk, and a snapshot is asked for");
+    disk.set_foreign_bytes(DISK);
+    log.raft().trigger().snapshot().await.unwrap();
+    let told = async {
+        while !log.status().disk.is_full {
+            runtime.sleep(Duration::from_millis(20)).await;
+        }
+    };
+    runtime.timeout(PATIENCE, told).await.expect("whoever asks learns that the disk is full");
+    runtime.sleep(Duration::from_millis(1_500)).await;
+    assert_eq!((log.failure(), log.inner.checkpoints.kept()), (None, Vec::new()));
+    tracing::info!("space returns");
+    disk.set_foreign_bytes(0);
+    let kept = async {
+        while log.inner.checkpoints.kept().is_empty() {
+            runtime.sleep(Duration::from_millis(20)).await;
+        }
+    };
+    runtime.timeout(PATIENCE, kept).await.expect("it is written by itself");
+    log.propose(Bytes::from(vec![7; 500]), None).await.expect("no restart is needed");
+    assert_eq!(log.failure(), None);
+    log.shutdown(PATIENCE).await;
+}
+
+#[test]
+fn what_must_be_written_waits_for_a_full_disk_and_for_nothing_else() {
+    let (disk, runtime) = (SmallDisk::new(5, DISK), StepRuntime::default());
+    let files = open_files(&disk, &runtime.handle());
+    let (shared, dir) = (files.view().shared.clone(), std::path::Path::new("/log"));
+    let tries = Arc::new(AtomicU32::new(0));
+    let meets = |kind: io::ErrorKind, times: u32| {
+        let tries = tries.clone();
+        tries.store(0, Ordering::Relaxed);
+        move || if tries.fetch_add(1, Ordering::Relaxed) < times { Err(io::Error::from(kind)) } else { Ok(()) }
+    };
+    let waits = |work| runtime.block_on(when_there_is_room(&shared, &disk, dir, "a file", work));
+    assert!(waits(meets(io::ErrorKind::StorageFull, 3)).is_ok() && shared.room.is_blocked());
+    assert_eq!(tries.load(Ordering::Relaxed), 4);
+    let failed = waits(meets(io::ErrorKind::Other, 3)).unwrap_err();
+    assert_eq!((failed.kind(), tries.load(Ordering::Relaxed)), (io::ErrorKind::Other, 1), "that is final");
+    files.view().begin_close();
+    let ended = waits(meets(io::ErrorKind::QuotaExceeded, u32::MAX)).unwrap_err();
+    assert_eq!(ended.kind(), io::ErrorKind::QuotaExceeded, "closing ends the wait");
 }

@@ -16,6 +16,7 @@ mod ack;
 mod ack_cluster_test;
 mod background;
 mod boot_mark;
+mod campaign_pause;
 mod checkpoint_file;
 mod checkpoint_store;
 #[cfg(test)]
@@ -54,6 +55,7 @@ mod repair;
 mod replicated_log;
 mod restore;
 mod room;
+mod room_wait;
 mod runway;
 mod scrub;
 mod segment;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use flotilla_runtime::{Instant, Runtime, Task};
+use flotilla_runtime::{Instant, Task};
 
 use crate::disk::{Disk, DiskFile};
 use crate::flusher::{Durable, FlushDone, FlushTarget};
@@ -12,8 +12,12 @@ use crate::ids::{EntryId, next_index};
 use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::log_view::{LogView, Shared};
 use crate::room::{DiskSpace, Need, RECHECK};
+use crate::room_wait::{is_full, note_full};
 use crate::runway::{Filling, Runway};
-use crate::segment::{Record, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Summary, encode_record, record_bytes};
+use crate::segment::{
+    ALIGN_BYTES, RECORD_HEADER_BYTES, Record, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Summary, encode_header,
+    encode_record, record_bytes,
+};
 use crate::summary_files::{remove_summary, write_summary};
 use crate::vote_and_marks::{SavedVote, TailFloor};
 use crate::{FlushMode, LogIndex};
@@ -40,8 +44,10 @@ pub(crate) struct LogFiles {
     /// When a blocked log last looked for room for the next file.
     looked_at: Instant,
     buffer: Vec<u8>,
-    /// The records in `buffer`; empty between appends, kept for its memory.
+    /// The records that are to be written together; empty between appends, kept for its memory.
     pending: Vec<Record>,
+    /// Records go straight into the tail's file: no batch is put together before.
+    is_straight: bool,
 }
 
 /// What recovery hands to the writer.
@@ -64,6 +70,7 @@ impl LogFiles {
     ) -> LogFiles {
         let last = shared.state().last;
         let looked_at = shared.runtime.now();
+        let is_straight = is_straight(&shared, &*tail.file);
         let mut files = LogFiles {
             shared,
             disk,
@@ -82,6 +89,7 @@ impl LogFiles {
             looked_at,
             buffer: Vec::new(),
             pending: Vec::new(),
+            is_straight,
         };
         files.note_tail_left();
         files.extend_runway();
@@ -95,10 +103,6 @@ impl LogFiles {
     /// When an append counts.
     pub(crate) fn flush_mode(&self) -> FlushMode {
         self.shared.flusher.mode()
-    }
-
-    pub(crate) fn runtime(&self) -> Runtime {
-        self.shared.runtime.clone()
     }
 
     /// A handle for readers.
@@ -119,7 +123,8 @@ impl LogFiles {
             done(Ok(()));
             return Ok(());
         };
-        let end = self.shared.state().end();
+        let is_next = self.tail.last.is_some_and(|last| last.index.next() == first.id.index);
+        let end = if is_next { first.id.index } else { self.shared.state().end() };
         if first.id.index != end {
             if !self.shared.state().is_empty() {
                 let what = format!("entry {} does not follow the log's end at {end}", first.id);
@@ -140,17 +145,19 @@ impl LogFiles {
         self.buffer.clear();
         for record in records {
             let bytes = record_bytes(record.payload.len());
-            if self.tail.floor.position + self.buffer.len() as u64 + bytes > self.tail.file.len() {
-                self.write_out(&mut pending).await?;
+            if self.tail.floor.position + bytes_written + bytes > self.tail.file.len() {
+                self.write_out(&mut pending, bytes_written).await?;
                 let previous = self.shared.state().last;
                 self.start_segment(record.id.index, previous, bytes).await?;
                 bytes_written = 0;
             }
-            encode_record(&mut self.buffer, &record, self.tail.floor.sequence);
+            if !self.is_straight {
+                encode_record(&mut self.buffer, &record, self.tail.floor.sequence);
+            }
             bytes_written += bytes;
             pending.push(record);
         }
-        self.write_out(&mut pending).await?;
+        self.write_out(&mut pending, bytes_written).await?;
         self.pending = pending;
         let is_behind = self.shared.flusher.push(&self.tail, bytes_written, done);
         self.extend_runway();
@@ -163,30 +170,49 @@ impl LogFiles {
         Ok(())
     }
 
-    /// One write for everything in the buffer, then it is there for readers.
-    async fn write_out(&mut self, pending: &mut Vec<Record>) -> io::Result<()> {
+    /// Writes the `bytes` that `pending` takes, then they are there for readers.
+    async fn write_out(&mut self, pending: &mut Vec<Record>, bytes: u64) -> io::Result<()> {
         if pending.is_empty() {
             return Ok(());
         }
         let position = self.tail.floor.position;
-        let end = position + self.buffer.len() as u64;
+        let end = position + bytes;
         // The runway is there already, unless appends outrun the disk.
         self.runway.claim(end).await;
         // Measured (docs/benchmarks.md): a call for a whole batch and fdatasync is the quickest way to the disk, a copy
         // into the map the quickest way to the page cache.
         let written = match self.shared.flusher.mode() {
+            _ if self.is_straight => self.write_straight(position, pending),
             FlushMode::Sync => self.tail.file.write_at(position, &self.buffer),
             FlushMode::Async { .. } => self.tail.file.write_lazily(position, &self.buffer),
         };
         written.map_err(|error| self.shared.failure.report_io(self.tail.path.display(), error))?;
         self.tail.floor.position = end;
         self.tail.last = pending.last().map(|record| record.id);
-        self.buffer.clear();
-        self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+        if !self.is_straight {
+            self.buffer.clear();
+            self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+        }
         let mut state = self.shared.state_mut();
         pending.drain(..).for_each(|record| state.push(record));
         drop(state);
         self.note_tail_left();
+        Ok(())
+    }
+
+    /// Copies records to where they go, each part once.
+    fn write_straight(&self, mut position: u64, records: &[Record]) -> io::Result<()> {
+        let file = &*self.tail.file;
+        for record in records {
+            let end = position + record_bytes(record.payload.len());
+            file.write_lazily(position, &encode_header(record, self.tail.floor.sequence))?;
+            file.write_lazily(position + RECORD_HEADER_BYTES as u64, &record.payload)?;
+            let padding = end - position - RECORD_HEADER_BYTES as u64 - record.payload.len() as u64;
+            if padding > 0 {
+                file.write_lazily(end - padding, &[0; ALIGN_BYTES as usize][..padding as usize])?;
+            }
+            position = end;
+        }
         Ok(())
     }
 
@@ -240,6 +266,7 @@ impl LogFiles {
             (gone, state.seal_before_tail())
         };
         let floor = TailFloor { sequence, position: SEGMENT_HEADER_BYTES };
+        self.is_straight = is_straight(&self.shared, &*file);
         self.tail = FlushTarget { path, file, floor, last: previous };
         self.runway = runway;
         self.shared.flusher.tail_moved(Durable { floor, last: previous });
@@ -263,7 +290,7 @@ impl LogFiles {
         let making = move || {
             let mut ready = ready;
             let mut make = || {
-                shared.flusher.sync_now(&old)?;
+                shared.flusher.make_durable(&old)?;
                 let runway = match &ready {
                     Some(runway) => runway,
                     None => {
@@ -286,12 +313,7 @@ impl LogFiles {
     /// The disk is full and an append needs space: nothing can be answered until there is some. Others take the lead
     /// meanwhile, and the node goes on by itself.
     async fn wait_for_room(&self, error: &io::Error) -> io::Result<()> {
-        let now = self.shared.runtime.now();
-        if !self.shared.room.is_blocked() {
-            let DiskSpace { free_bytes, .. } = disk_space(&*self.disk, &self.dir);
-            let reason = crate::FullReason::DiskFree { free_bytes, free_bytes_min: self.segment_bytes };
-            self.shared.room.set_blocked(Some(reason), now);
-        }
+        note_full(&self.shared, &*self.disk, &self.dir);
         tracing::warn!(%error, "an append waits for room on the disk");
         self.shared.runtime.sleep(RECHECK).await;
         if self.shared.room.is_closing() {
@@ -351,13 +373,17 @@ impl LogFiles {
     pub(crate) async fn save_vote(&mut self, vote: SavedVote) -> io::Result<()> {
         self.shared.failure.check()?;
         let (shared, tail) = (self.shared.clone(), self.tail.clone());
+        let (began, pause) = (self.shared.runtime.now(), &self.shared.campaign_pause);
+        pause.keeping();
         let saved = self.shared.runtime.blocking(move || {
-            shared.flusher.sync_now(&tail)?;
+            shared.flusher.make_durable(&tail)?;
             let mut marks = lock_marks(&shared);
             let saved = marks.save_vote(vote, tail.floor);
             saved.map_err(|error| shared.failure.report_io(marks.path().display(), error))
         });
-        saved.await
+        let saved = saved.await;
+        pause.kept(self.shared.runtime.now().saturating_since(began), &self.shared.runtime);
+        saved
     }
 
     fn note_tail_left(&self) {
@@ -468,6 +494,10 @@ impl LogFiles {
     }
 }
 
+fn is_straight(shared: &Shared, file: &dyn DiskFile) -> bool {
+    shared.flusher.mode() != FlushMode::Sync && file.copies_lazily()
+}
+
 fn lock_marks(shared: &Shared) -> std::sync::MutexGuard<'_, crate::vote_and_marks::VoteAndMarks> {
     shared.marks.lock().expect("log lock is never poisoned: no code panics while holding it")
 }
@@ -483,11 +513,6 @@ fn fill_in_background(shared: &Arc<Shared>, path: &Arc<Path>, filling: Filling) 
         }
     });
     task.detach();
-}
-
-/// A full disk, quota of a user included: foreseen, and waited out. Anything else a disk says is final.
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Free and total bytes where the log is; all the space there is when the file system does not tell.

@@ -8,6 +8,7 @@ use flotilla_runtime::Runtime;
 
 use crate::background::Background;
 use crate::boot_mark::BootMark;
+use crate::campaign_pause::CampaignPause;
 use crate::failure::Failure;
 use crate::flusher::Flusher;
 use crate::ids::EntryId;
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) damages: Damages,
     pub(crate) boot: Mutex<BootMark>,
     pub(crate) vote_hold: VoteHold,
+    pub(crate) campaign_pause: CampaignPause,
     pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,
     pub(crate) recovery: Mutex<RecoveryReport>,
 }

@@ -9,6 +9,8 @@ use bytes::{BufMut, Bytes};
 
 use crate::disk::{Disk, read_file, write_file_atomically};
 use crate::fields::FieldReader;
+use crate::log_view::Shared;
+use crate::room_wait::when_there_is_room;
 use crate::segment::{Record, RecordKind};
 use crate::{LogIndex, NodeId, Term};
 
@@ -217,6 +219,15 @@ impl TailKeeper {
 
     pub(crate) fn status(&self) -> LostTailStatus {
         *self.locked()
+    }
+
+    /// Runs `keeping` until there is room for what it keeps.
+    pub(crate) async fn when_there_is_room(
+        &self,
+        shared: &Shared,
+        keeping: impl Fn() -> io::Result<()> + Clone + Send + 'static,
+    ) -> io::Result<()> {
+        when_there_is_room(shared, &*self.disk, &self.dir, "lost tail", keeping).await
     }
 
     /// Writes the entries among `records` that hold acknowledged messages to a file of their own, durably. Blocks.

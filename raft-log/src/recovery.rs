@@ -9,11 +9,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 use flotilla_runtime::Runtime;
 
 use crate::background::Background;
 use crate::boot_mark::BootMark;
+use crate::campaign_pause::CampaignPause;
 use crate::checkpoint_file::parse_checkpoint_name;
 use crate::disk::Disk;
 use crate::failure::Failure;
@@ -139,6 +141,7 @@ pub(crate) fn open_log(
         damages: Damages::default(),
         boot: Mutex::new(boot),
         vote_hold: VoteHold::new(has_lost),
+        campaign_pause: CampaignPause::new(Duration::from_millis(config.timing.election_timeout_ms_min)),
         lock: Mutex::new(Some(lock)),
         recovery: Mutex::new(report),
     });

@@ -23,7 +23,7 @@ use crate::lost_tail::{LostTailStatus, TailKeeper};
 use crate::raft::{
     GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, Parcel, PeerMessage, Proposal, Received, Recovery, ReplyTo,
     SnapshotAnswer, SnapshotInbox, SnapshotPiece, StreamResets, TypeConfig, core_config, decode, encode, serve_append,
-    to_entry_id,
+    serve_heartbeat, to_entry_id,
 };
 use crate::recovery::open_log;
 use crate::recovery_report::{PhaseWatch, Seen};
@@ -517,10 +517,8 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             }
             (PeerCallKind::Heartbeat, PeerMessage::AppendRequest(request)) => {
                 self.inner.gone.heard_from(NodeId(request.vote.leader_id().voted_for));
-                let previous = request.prev_log_id;
-                let last = request.entries.last().map(|entry| entry.log_id).or(previous);
-                let response = raft.append_entries(request).await.map_err(|error| self.call_failed(error))?;
-                PeerMessage::AppendResponse(response.into_stream_result(previous, last))
+                let answer = serve_heartbeat(raft, &self.inner.view, request).await;
+                PeerMessage::AppendResponse(answer.map_err(|error| self.call_failed(error))?)
             }
             (PeerCallKind::Vote, PeerMessage::VoteRequest(request)) => {
                 PeerMessage::VoteResponse(raft.vote(request).await.map_err(|error| self.call_failed(error))?)

@@ -106,6 +106,10 @@ impl Room {
         }
     }
 
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.limits.segment_bytes
+    }
+
     pub(crate) fn file_added(&self, bytes: u64) {
         self.files_bytes.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -86,8 +86,19 @@ impl SyncTimes {
         self.slow_limit.is_some_and(|limit| took > limit)
     }
 
+    /// For how long a sync has been running; zero when none is.
+    pub(crate) fn running(&self, now: Instant) -> Duration {
+        self.running_since.map_or(Duration::ZERO, |began| now.saturating_since(began))
+    }
+
+    /// Whether the longest sync of the window was slow.
+    pub(crate) fn was_slow(&mut self, now: Instant) -> bool {
+        let (_, longest) = self.now(now);
+        self.is_slow(longest)
+    }
+
     pub(crate) fn slow(&self, now: Instant) -> SlowSyncs {
-        let running = self.running_since.map_or(Duration::ZERO, |began| now.saturating_since(began));
+        let running = self.running(now);
         let slow_now = if self.is_slow(running) { running } else { Duration::ZERO };
         SlowSyncs { syncs: self.histogram.count(), slow: self.slow, slow_time: self.slow_time + slow_now }
     }
@@ -120,7 +131,7 @@ impl SyncTimes {
     /// (last, longest of the window).
     pub(crate) fn now(&mut self, now: Instant) -> (Duration, Duration) {
         self.roll(now);
-        let running = self.running_since.map_or(Duration::ZERO, |began| now.saturating_since(began));
+        let running = self.running(now);
         (self.last, self.max_now.max(self.max_before).max(running))
     }
 

@@ -34,6 +34,10 @@ pub trait Driver: Send + Sync + 'static {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>);
     /// Runs `work` where it may block (a thread pool; inline in simulation).
     fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send + 'static>);
+    /// As [`Driver::spawn_blocking`], for work that nobody waits for. It must not run before this returns.
+    fn start_blocking(&self, name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
+        self.spawn(name, Box::pin(async move { work() }));
+    }
     /// Monotonic time.
     fn now(&self) -> Instant;
     /// Wall clock, milliseconds since the Unix epoch. May jump.
@@ -127,6 +131,12 @@ impl Runtime {
             let _ = done.send(work());
         }));
         wait.await.expect("blocking work panicked")
+    }
+
+    /// Starts blocking work off the async threads and returns before it runs: the shortest way to such a thread. Whether it
+    /// ended only the work itself can tell; it is dropped unrun if the runtime goes away first.
+    pub fn start_blocking(&self, name: &'static str, work: impl FnOnce() + Send + 'static) {
+        self.driver.start_blocking(name, Box::new(work));
     }
 
     /// Monotonic time.

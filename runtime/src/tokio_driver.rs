@@ -25,6 +25,10 @@ impl Driver for TokioDriver {
         drop(tokio::task::spawn_blocking(work));
     }
 
+    fn start_blocking(&self, _name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
+        self.spawn_blocking(work);
+    }
+
     fn now(&self) -> Instant {
         let since = tokio::time::Instant::now().duration_since(origin());
         Instant::from_nanos(u64::try_from(since.as_nanos()).expect("a process does not live 584 years"))

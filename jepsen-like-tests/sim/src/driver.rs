@@ -93,6 +93,10 @@ impl Driver for LifeDriver {
         self.spawn("blocking", Box::pin(task));
     }
 
+    fn start_blocking(&self, _name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
+        self.spawn_blocking(work);
+    }
+
     fn now(&self) -> Instant {
         Instant::from_nanos(self.shared.now_ns())
     }

@@ -17,7 +17,8 @@ impl Cluster {
     pub(super) async fn start_in(size: u64, weather: &Weather, patience_ms: u64) -> Cluster {
         let dirs = (1..=size).map(|node| (NodeId(node), tempfile::tempdir().unwrap())).collect();
         let runtime = Runtime::tokio();
-        let mut cluster = Cluster { dirs, net: MemoryNet::default(), running: BTreeMap::new(), runtime };
+        let mut cluster =
+            Cluster { dirs, net: MemoryNet::default(), running: BTreeMap::new(), disks: BTreeMap::new(), runtime };
         for node in cluster.nodes() {
             cluster.start_node_in(node, weather, patience_ms, Arc::new(OsDisk)).await;
         }

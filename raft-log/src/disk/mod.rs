@@ -75,6 +75,10 @@ pub trait DiskFile: Send + Sync {
     fn write_lazily(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_at(offset, bytes)
     }
+    /// Whether [`DiskFile::write_lazily`] is a mere copy, so that what is to be written need not be put together before.
+    fn copies_lazily(&self) -> bool {
+        false
+    }
     /// Writes zeroes over a stretch that holds nothing of worth and makes them durable, so that later writes there change
     /// content only. A failure of earlier writes still shows at the next [`DiskFile::sync_data`].
     fn zero_ahead(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -109,9 +113,15 @@ pub trait DirLock: Send + Sync {}
 /// Writes `name.tmp` first; a leftover of that name is harmless and replaced next time.
 pub fn write_file_atomically(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.tmp"));
-    let file = disk.create(&temporary, bytes.len() as u64)?;
-    file.write_at(0, bytes)?;
-    file.sync_data()?;
+    let write = || {
+        let file = disk.create(&temporary, bytes.len() as u64)?;
+        file.write_at(0, bytes)?;
+        file.sync_data()
+    };
+    write().inspect_err(|_| {
+        // What was made of it must not keep a full disk full. It is harmless otherwise, so failing to remove it is too.
+        let _ = disk.remove(&temporary);
+    })?;
     disk.rename(&temporary, &dir.join(name))?;
     disk.sync_dir(dir)
 }

@@ -212,6 +212,10 @@ impl DiskFile for OsFile {
         }
     }
 
+    fn copies_lazily(&self) -> bool {
+        self.lazy_map().is_some()
+    }
+
     fn zero_ahead(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check_range(offset, usize::try_from(len).unwrap_or(usize::MAX))?;
         // The kernel tells a failed write-back once for each open file. Through one of its own, this sync cannot take the

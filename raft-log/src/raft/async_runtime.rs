@@ -3,6 +3,7 @@
 //! openraft's trait has no place for a handle, hence `current`. In simulation the driver enters its runtime around each
 //! poll; in a real process nothing is entered and `current` is tokio.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
@@ -85,18 +86,45 @@ impl<T: Send + 'static> Drop for JoinHandle<T> {
     }
 }
 
+thread_local! {
+    /// What the future in the innermost time-out that is being polled has asked for.
+    static ASKED: Cell<Option<Duration>> = const { Cell::new(None) };
+}
+
+/// Lets the time-out of the core around the running poll last so long from now, if it would end earlier. The core waits for
+/// a vote as long as for the shortest election time-out; the voter's disk may need longer.
+pub(super) fn ask_for_time(at_least: Duration) {
+    ASKED.set(Some(at_least));
+}
+
 /// A future and its deadline.
 pub(crate) struct Timeout<F> {
     future: Pin<Box<F>>,
+    deadline: flotilla_runtime::Instant,
     sleep: BoxFuture<'static, ()>,
+}
+
+impl<F> Timeout<F> {
+    fn until(deadline: flotilla_runtime::Instant, future: F) -> Timeout<F> {
+        Timeout { future: Box::pin(future), deadline, sleep: Runtime::current().sleep_until(deadline) }
+    }
 }
 
 impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Poll::Ready(value) = self.future.as_mut().poll(context) {
+        // What was asked for around this time-out is not meant for it.
+        let around = ASKED.take();
+        let polled = self.future.as_mut().poll(context);
+        let asked = ASKED.replace(around);
+        if let Poll::Ready(value) = polled {
             return Poll::Ready(Ok(value));
+        }
+        if let Some(at_least) = asked {
+            let runtime = Runtime::current();
+            self.deadline = self.deadline.max(runtime.now() + at_least);
+            self.sleep = runtime.sleep_until(self.deadline);
         }
         self.sleep.as_mut().poll(context).map(|()| Err(Elapsed))
     }
@@ -155,11 +183,11 @@ impl AsyncRuntime for FlotillaRuntime {
     }
 
     fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Timeout<F> {
-        Timeout { future: Box::pin(future), sleep: Runtime::current().sleep(duration) }
+        Timeout::until(Runtime::current().now() + duration, future)
     }
 
     fn timeout_at<R, F: Future<Output = R> + OptionalSend>(deadline: CoreInstant, future: F) -> Timeout<F> {
-        Timeout { future: Box::pin(future), sleep: Runtime::current().sleep_until(deadline.0) }
+        Timeout::until(deadline.0, future)
     }
 
     fn is_panic(end: &TaskEnd) -> bool {
@@ -192,6 +220,23 @@ impl AsyncRuntime for FlotillaRuntime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_future_may_ask_the_time_out_around_it_for_more_time_and_no_other() {
+        let answer = |after_ms, asks: bool| async move {
+            if asks {
+                ask_for_time(Duration::from_secs(5));
+            }
+            Runtime::current().sleep(Duration::from_millis(after_ms)).await;
+        };
+        let short = Duration::from_millis(10);
+        assert!(FlotillaRuntime::timeout(short, answer(50, false)).await.is_err());
+        assert!(FlotillaRuntime::timeout(short, answer(50, true)).await.is_ok());
+        let around = FlotillaRuntime::timeout(short, FlotillaRuntime::timeout(short, answer(50, true)));
+        assert!(around.await.is_err(), "only the inner one was asked");
+        let long = FlotillaRuntime::timeout(Duration::from_secs(20), answer(50, true));
+        assert!(long.await.is_ok(), "a longer one is not shortened");
+    }
 
     #[test]
     fn the_runtime_passes_openrafts_own_suite() {

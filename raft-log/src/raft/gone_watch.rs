@@ -256,6 +256,12 @@ impl Inner {
             if is_led || !self.guard.may_campaign() || self.is_stopping.load(Ordering::Acquire) {
                 return;
             }
+            if self.view.shared.campaign_pause.is_keeping()
+                || self.view.shared.campaign_pause.left(self.runtime.now()).is_some()
+            {
+                // It votes for another one, or has, and its disk is slow.
+                continue;
+            }
             if now.term != term && now.role != Role::Candidate {
                 // Another one campaigns: give it a round.
                 term = now.term;

@@ -209,7 +209,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             let overridden = view.read(first..LogIndex(u64::MAX), usize::MAX).map_err(read_error_to_io)?;
             keeper.keep(overridden)
         };
-        let kept = self.files.runtime().blocking(keeping).await;
+        let kept = self.keeper.when_there_is_room(&self.files.view().shared, keeping).await;
         kept.map_err(|error| self.files.view().failure().report_io("lost tail", error))?;
         self.files.truncate_after(last).await?;
         self.acks.truncated(last);

@@ -4,6 +4,7 @@ mod append_stream;
 mod async_runtime;
 mod core_config;
 mod gone_watch;
+mod heartbeat;
 #[cfg(test)]
 mod install_test;
 mod log_store;
@@ -28,6 +29,7 @@ mod wire_test;
 pub(crate) use append_stream::serve_append;
 pub(crate) use core_config::core_config;
 pub(crate) use gone_watch::GoneWatch;
+pub(crate) use heartbeat::serve_heartbeat;
 pub(crate) use log_store::LogStore;
 pub(crate) use machine::Machine;
 pub(crate) use membership::decode_membership;

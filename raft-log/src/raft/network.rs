@@ -17,6 +17,7 @@ use openraft::{EmptyNode, OptionalSend};
 use tokio::sync::Notify;
 
 use super::append_stream::AppendStream;
+use super::async_runtime::ask_for_time;
 use super::parcel::Parcel;
 use super::stream_resets::StreamResets;
 use super::type_config::{TypeConfig, Vote};
@@ -32,6 +33,9 @@ type Responses<'s> = futures::stream::BoxStream<'s, RpcResult<StreamAppendResult
 const PIECE_BYTES: usize = 256 << 10;
 /// Opening an append stream may take this long.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A voter may take so long to keep its vote.
+const VOTE_ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Makes the connections of one replica to its peers.
 pub(crate) struct NetworkFactory {
@@ -250,7 +254,11 @@ impl RaftNetworkV2<TypeConfig> for Network {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> RpcResult<VoteResponse<TypeConfig>> {
-        match self.call(PeerCallKind::Vote, PeerMessage::VoteRequest(request), option.hard_ttl()).await? {
+        // The voter syncs its log and its vote first. An answer that comes later than the core would wait for it counts as long
+        // as this replica is a candidate in that term.
+        ask_for_time(VOTE_ANSWER_MAX);
+        let timeout = VOTE_ANSWER_MAX.max(option.hard_ttl());
+        match self.call(PeerCallKind::Vote, PeerMessage::VoteRequest(request), timeout).await? {
             PeerMessage::VoteResponse(response) => Ok(response),
             _ => Err(protocol_error("another message than a vote response")),
         }

@@ -23,6 +23,8 @@ use super::type_config::LogRaft;
 use super::wire::{PeerMessage, decode, encode};
 use crate::ids::EntryId;
 use crate::log_view::LogView;
+use crate::room::RECHECK;
+use crate::room_wait::is_full;
 use crate::status_watch::StatusWatch;
 use crate::{NodeId, PeerCallKind, Transport};
 
@@ -129,9 +131,16 @@ impl VoteHold {
     }
 
     async fn end(&self, recovery: &Recovery, state: u8) {
-        if let Err(error) = recovery.view.recovered().await {
-            recovery.view.failure().report_io("boot mark", error);
-            return;
+        while let Err(error) = recovery.view.recovered().await {
+            if !is_full(&error) {
+                recovery.view.failure().report_io("boot mark", error);
+                return;
+            }
+            if recovery.view.shared.room.is_closing() {
+                return;
+            }
+            tracing::warn!(%error, "boot mark waits for room on the disk");
+            recovery.runtime.sleep(RECHECK).await;
         }
         self.state.store(state, Ordering::Release);
         // Whether it campaigns is not settled by this alone.

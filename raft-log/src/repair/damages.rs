@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
@@ -14,6 +15,8 @@ use crate::{Corruption, DiskFile, LogIndex};
 #[derive(Default)]
 pub(crate) struct Damages {
     state: Mutex<State>,
+    /// Something is to be sealed: each append asks.
+    has_to_seal: AtomicBool,
     /// Told at each change.
     news: Notify,
 }
@@ -106,6 +109,7 @@ impl Damages {
             let mut state = self.state();
             state.quarantined.remove(&sequence);
             state.to_seal.remove(&sequence);
+            self.note_to_seal(&state);
             state.mended += u64::from(is_mended);
         }
         self.news.notify_waiters();
@@ -113,17 +117,26 @@ impl Damages {
 
     /// The damaged segment is the log's last one: the writer is to go on in a new file.
     pub(crate) fn want_sealed(&self, sequence: u64) {
-        self.state().to_seal.insert(sequence);
+        let mut state = self.state();
+        state.to_seal.insert(sequence);
+        self.note_to_seal(&state);
+    }
+
+    fn note_to_seal(&self, state: &State) {
+        self.has_to_seal.store(!state.to_seal.is_empty(), Ordering::Release);
     }
 
     /// Asked by the writer before each append to the segment.
     pub(crate) fn wants_sealed(&self, sequence: u64) -> bool {
-        self.state().to_seal.contains(&sequence)
+        self.has_to_seal.load(Ordering::Acquire) && self.state().to_seal.contains(&sequence)
     }
 
     /// True once after it was closed off while it was still written to.
     pub(crate) fn take_wanted_sealed(&self, sequence: u64) -> bool {
-        self.state().to_seal.remove(&sequence)
+        let mut state = self.state();
+        let was_wanted = state.to_seal.remove(&sequence);
+        self.note_to_seal(&state);
+        was_wanted
     }
 
     pub(crate) fn set_alone(&self) {

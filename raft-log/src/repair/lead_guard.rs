@@ -69,6 +69,14 @@ impl LeadGuard {
             hand_overs_failed: AtomicU64::new(0),
         });
         inner.let_campaign(inner.is_fit() || inner.status.now().members.len() <= 1);
+        let paused = Arc::downgrade(&inner);
+        inner.view.shared.campaign_pause.set_hook(Arc::new(move || {
+            if let Some(inner) = paused.upgrade() {
+                inner.tell_core();
+                // Whose turn it is to end the pause.
+                inner.view.shared.damages.wake();
+            }
+        }));
         let working = inner.clone();
         let task = Arc::new(runtime.spawn("lead-guard", async move { working.run().await }));
         LeadGuard { inner, _task: task }
@@ -134,7 +142,8 @@ impl Inner {
 
     fn tell_core(&self) {
         let is_held_back = self.is_held_back.load(Ordering::Acquire);
-        self.raft.runtime_config().elect(self.may_campaign.load(Ordering::Acquire) && !is_held_back);
+        let pauses = self.view.shared.campaign_pause.left(self.runtime.now()).is_some();
+        self.raft.runtime_config().elect(self.may_campaign.load(Ordering::Acquire) && !is_held_back && !pauses);
     }
 
     async fn run(&self) {
@@ -171,6 +180,7 @@ impl Inner {
                 is_stuck = !was_begun;
             }
             let pause = if is_fit { IDLE_PAUSE } else { LOOK_PAUSE };
+            let pause = self.view.shared.campaign_pause.left(now).map_or(pause, |left| left.min(pause));
             let _ = self.runtime.timeout(pause, news).await;
         }
     }

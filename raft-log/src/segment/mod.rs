@@ -13,6 +13,8 @@ mod summary;
 pub(crate) use examination::{DamagedRange, Examination, Examined};
 pub(crate) use header::{SEGMENT_HEADER_BYTES, SegmentHeader, identity_hash, parse_segment_name};
 pub(crate) use inspect::{Found, record_behind, walk_segment};
-pub(crate) use record::{Record, RecordKind, encode_record, record_bytes};
+pub(crate) use record::{
+    ALIGN_BYTES, RECORD_HEADER_BYTES, Record, RecordKind, encode_header, encode_record, record_bytes,
+};
 pub(crate) use segment::{Check, PartError, Segment, SegmentPart, scan_segment};
 pub(crate) use summary::Summary;

@@ -7,8 +7,8 @@ use crate::ids::EntryId;
 use crate::{LogIndex, Term};
 
 /// Bytes before the payload.
-pub(super) const RECORD_HEADER_BYTES: usize = 32;
-const ALIGN_BYTES: u64 = 8;
+pub(crate) const RECORD_HEADER_BYTES: usize = 32;
+pub(crate) const ALIGN_BYTES: u64 = 8;
 
 /// What a record holds. The numbers are on disk and on the wire; 0 means "no record".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,17 +49,23 @@ pub(crate) const fn record_bytes(payload_bytes: usize) -> u64 {
 /// Appends a record to `buffer`. `sequence` is that of the file it goes to: a record only counts in its own file.
 pub(crate) fn encode_record(buffer: &mut Vec<u8>, record: &Record, sequence: u64) {
     let start = buffer.len();
-    let payload_bytes = u32::try_from(record.payload.len()).expect("payloads are limited to 16 MiB");
-    buffer.extend_from_slice(&[0; 4]);
-    buffer.extend_from_slice(&payload_bytes.to_le_bytes());
-    buffer.extend_from_slice(&record.id.term.0.to_le_bytes());
-    buffer.extend_from_slice(&record.id.index.0.to_le_bytes());
-    buffer.extend_from_slice(&low_half(sequence).to_le_bytes());
-    buffer.extend_from_slice(&[record.kind as u8, 0, 0, 0]);
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&buffer[start + 4..]), &record.payload);
-    buffer[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+    buffer.extend_from_slice(&encode_header(record, sequence));
     buffer.extend_from_slice(&record.payload);
     buffer.resize(start + record_bytes(record.payload.len()) as usize, 0);
+}
+
+/// What stands before the payload of a record in the file with that `sequence`.
+pub(crate) fn encode_header(record: &Record, sequence: u64) -> [u8; RECORD_HEADER_BYTES] {
+    let payload_bytes = u32::try_from(record.payload.len()).expect("payloads are limited to 16 MiB");
+    let mut header = [0; RECORD_HEADER_BYTES];
+    header[4..8].copy_from_slice(&payload_bytes.to_le_bytes());
+    header[8..16].copy_from_slice(&record.id.term.0.to_le_bytes());
+    header[16..24].copy_from_slice(&record.id.index.0.to_le_bytes());
+    header[24..28].copy_from_slice(&low_half(sequence).to_le_bytes());
+    header[28] = record.kind as u8;
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&header[4..]), &record.payload);
+    header[..4].copy_from_slice(&crc.to_le_bytes());
+    header
 }
 
 const fn low_half(sequence: u64) -> u32 {

@@ -73,11 +73,16 @@ impl Vitals {
     pub(crate) fn fitness(&self) -> Fitness {
         if self.view.shared.damages.any() || self.is_clock_off() {
             Fitness::Unfit
-        } else if self.is_ill.load(Ordering::Acquire) || self.view.shared.room.is_blocked() {
+        } else if self.is_ill.load(Ordering::Acquire) || self.view.shared.room.is_blocked() || self.is_slow() {
             Fitness::Reluctant
         } else {
             Fitness::Fit
         }
+    }
+
+    /// A sync of the last seconds was slow: too little to be ill, enough to be no better than a leader that is.
+    fn is_slow(&self) -> bool {
+        self.view.shared.flusher.was_slow()
     }
 
     /// A difference of state between replicas, in words, once there was one.

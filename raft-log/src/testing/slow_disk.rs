@@ -1,0 +1,108 @@
+//! A disk whose syncs take longer when told so, over the machine's own.
+#![allow(clippy::disallowed_methods, reason = "a slow disk keeps its thread waiting, as a real one does")]
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::OsDisk;
+use crate::disk::{DirLock, Disk, DiskFile};
+
+/// The disk; clones are the same one.
+#[derive(Clone, Default)]
+pub(crate) struct SlowDisk {
+    extra_ms: Arc<AtomicU64>,
+}
+
+struct SlowFile {
+    file: Arc<dyn DiskFile>,
+    extra_ms: Arc<AtomicU64>,
+}
+
+impl SlowDisk {
+    /// Each sync of a file takes so much longer from now on.
+    pub(crate) fn take_longer(&self, extra: Duration) {
+        self.extra_ms.store(u64::try_from(extra.as_millis()).unwrap(), Ordering::Relaxed);
+    }
+
+    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(SlowFile { file, extra_ms: self.extra_ms.clone() })
+    }
+}
+
+impl Disk for SlowDisk {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        OsDisk.create_dir_all(path)
+    }
+    fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.wrap(OsDisk.create(path, len)?))
+    }
+    fn reserve(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.wrap(OsDisk.reserve(path, len)?))
+    }
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.wrap(OsDisk.open(path)?))
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        OsDisk.list(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        OsDisk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        OsDisk.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        OsDisk.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
+        OsDisk.lock(path)
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        OsDisk.free_bytes(dir)
+    }
+    fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
+        OsDisk.total_bytes(dir)
+    }
+    fn boot_id(&self) -> io::Result<Option<String>> {
+        OsDisk.boot_id()
+    }
+}
+
+impl DiskFile for SlowFile {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(offset, bytes)
+    }
+    fn write_lazily(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_lazily(offset, bytes)
+    }
+    fn copies_lazily(&self) -> bool {
+        self.file.copies_lazily()
+    }
+    fn zero_ahead(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.zero_ahead(offset, len)
+    }
+    fn data_from(&self, offset: u64) -> u64 {
+        self.file.data_from(offset)
+    }
+    fn forget_cached(&self, offset: u64, len: u64) {
+        self.file.forget_cached(offset, len);
+    }
+    fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        self.file.read_at(offset, len)
+    }
+    fn read_uncached(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        self.file.read_uncached(offset, len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        std::thread::sleep(Duration::from_millis(self.extra_ms.load(Ordering::Relaxed)));
+        self.file.sync_data()
+    }
+}
