@@ -1,10 +1,12 @@
 //! A state machine's checkpoint as a file: `docs/formats/raft-checkpoint.md`.
 
+use std::io;
+
 use bytes::{BufMut, Bytes};
 
-use crate::LogIndex;
 use crate::fields::{FieldError, FieldReader};
 use crate::ids::EntryId;
+use crate::{CheckpointBytes, LaterCheckpoint, LogIndex};
 
 const MAGIC: [u8; 8] = *b"FLOTCKP\0";
 const VERSION: u32 = 1;
@@ -106,12 +108,12 @@ impl Checkpoint {
 pub(crate) struct PendingCheckpoint {
     /// All but the state.
     head: Checkpoint,
-    state: Box<dyn FnOnce() -> Vec<u8> + Send>,
+    state: LaterCheckpoint,
 }
 
 impl PendingCheckpoint {
     /// `head` without its state, and what makes that.
-    pub(crate) fn new(head: Checkpoint, state: Box<dyn FnOnce() -> Vec<u8> + Send>) -> PendingCheckpoint {
+    pub(crate) fn new(head: Checkpoint, state: LaterCheckpoint) -> PendingCheckpoint {
         PendingCheckpoint { head, state }
     }
 
@@ -120,9 +122,10 @@ impl PendingCheckpoint {
         self.head.last
     }
 
-    /// The whole. Takes its time.
-    pub(crate) fn finish(self) -> Checkpoint {
-        Checkpoint { state: (self.state)().into(), ..self.head }
+    /// The whole, and how many bytes were written beside it. Blocks.
+    pub(crate) fn finish(&self) -> io::Result<(Checkpoint, u64)> {
+        let CheckpointBytes { state, beside_bytes } = (self.state)()?;
+        Ok((Checkpoint { state, ..self.head.clone() }, beside_bytes))
     }
 }
 

@@ -50,7 +50,7 @@ struct State {
     is_writing: bool,
     /// The longest that entries waited for one.
     pause_max: Duration,
-    /// Length of the last one that was written.
+    /// What was written for the last one, bytes.
     last_bytes: u64,
 }
 
@@ -171,7 +171,7 @@ impl CheckpointStore {
                     tracing::warn!(%last, %error, "log could not be flushed for a checkpoint");
                     continue;
                 }
-                if let Err(error) = inner.runtime.blocking(move || work.write(&checkpoint.finish())).await {
+                if let Err(error) = inner.runtime.blocking(move || work.finish(&checkpoint).map(drop)).await {
                     tracing::warn!(%last, %error, "checkpoint could not be written");
                 }
             }
@@ -183,7 +183,13 @@ impl CheckpointStore {
     /// Writes a checkpoint; it is durable when this returns.
     pub(crate) async fn write_now(&self, checkpoint: Checkpoint) -> io::Result<()> {
         let (inner, checkpoint) = (self.inner.clone(), Arc::new(checkpoint));
-        self.inner.when_there_is_room("checkpoint", move || inner.write(&checkpoint)).await
+        self.inner.when_there_is_room("checkpoint", move || inner.write(&checkpoint, 0)).await
+    }
+
+    /// Makes bytes of a checkpoint and writes it; it is durable when this returns.
+    pub(crate) async fn finish_now(&self, checkpoint: PendingCheckpoint) -> io::Result<Checkpoint> {
+        let (inner, checkpoint) = (self.inner.clone(), Arc::new(checkpoint));
+        self.inner.when_there_is_room("checkpoint", move || inner.finish(&checkpoint)).await
     }
 
     /// The time, for the pace of checkpoints.
@@ -197,18 +203,13 @@ impl CheckpointStore {
         state.pause_max = state.pause_max.max(pause);
     }
 
-    /// Length of the last one that was written; 0 before the first.
+    /// What was written for the last one, bytes; 0 before the first.
     pub(crate) fn last_bytes(&self) -> u64 {
         self.inner.state().last_bytes
     }
 
     pub(crate) fn pause_max(&self) -> Duration {
         self.inner.state().pause_max
-    }
-
-    /// The oldest one that is kept.
-    pub(crate) fn oldest(&self) -> Option<LogIndex> {
-        self.inner.state().files.first().copied()
     }
 
     /// All that are kept, rising.
@@ -289,18 +290,25 @@ impl Inner {
         next
     }
 
-    fn write(&self, checkpoint: &Checkpoint) -> io::Result<()> {
+    fn finish(&self, checkpoint: &PendingCheckpoint) -> io::Result<Checkpoint> {
+        let (checkpoint, beside_bytes) = checkpoint.finish()?;
+        self.write(&checkpoint, beside_bytes)?;
+        Ok(checkpoint)
+    }
+
+    /// `beside_bytes` were written to side files for it.
+    fn write(&self, checkpoint: &Checkpoint, beside_bytes: u64) -> io::Result<()> {
         // A checkpoint ahead of the durable log would outlive entries it stands for.
         if checkpoint.origin != Origin::Installed && !self.log.is_durable(checkpoint.last.index) {
             return Err(io::Error::other(format!("log is not durable up to entry {}", checkpoint.last)));
         }
         write_file_atomically(&*self.disk, &self.dir, &checkpoint.file_name(), &checkpoint.encode())?;
-        tracing::info!(last = %checkpoint.last, bytes = checkpoint.state.len(), "checkpoint written");
+        tracing::info!(last = %checkpoint.last, bytes = checkpoint.state.len(), beside_bytes, "checkpoint written");
         let purged = self.log.ends().0.map(|purged| purged.index);
         let old = {
             let mut state = self.state();
             state.files.insert(checkpoint.last.index);
-            state.last_bytes = checkpoint.state.len() as u64;
+            state.last_bytes = checkpoint.state.len() as u64 + beside_bytes;
             if matches!(checkpoint.origin, Origin::OnDemand | Origin::Installed) {
                 state.chosen = Some(checkpoint.last.index);
             }

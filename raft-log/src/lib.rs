@@ -88,7 +88,7 @@ pub use purge::{DiskUse, LogExtent, Purgeable, SegmentExtent};
 pub use recovery_report::{RecoveryPhase, RecoveryReport, SkippedCheckpoint, TornTail};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;
-pub use state_machine::{RestoreError, SideFile, SideFileCheck, StateMachine};
+pub use state_machine::{CheckpointBytes, LaterCheckpoint, RestoreError, SideFile, SideFileCheck, StateMachine};
 pub use stats::{LogStats, PeerStats};
 pub use status::{LogStatus, Role};
 pub use sync_times::{DiskStatus, SlowSyncs, SyncHistogram};

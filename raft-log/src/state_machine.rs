@@ -10,6 +10,19 @@ use crate::{Disk, LogIndex, Term};
 /// Looks at all of a file and tells what is wrong with it. Blocks.
 pub type SideFileCheck = fn(&dyn Disk, &Path) -> Result<(), String>;
 
+/// Makes bytes of a state that is held fast. Blocks. An error costs the checkpoint, nothing else; after a full disk it may be
+/// called again.
+pub type LaterCheckpoint = Box<dyn Fn() -> io::Result<CheckpointBytes> + Send + Sync>;
+
+/// A checkpoint as the log keeps it.
+#[derive(Debug, Clone)]
+pub struct CheckpointBytes {
+    /// The state, but for what is in side files.
+    pub state: Bytes,
+    /// How much was written to side files for it, bytes.
+    pub beside_bytes: u64,
+}
+
 /// The meaning of the log.
 ///
 /// ```text
@@ -47,10 +60,10 @@ pub trait StateMachine: Send + 'static {
     }
 
     /// The same as [`StateMachine::checkpoint`] in two steps: the state is held fast now, while entries wait, and made into
-    /// bytes by what is returned, elsewhere and later.
-    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
-        let bytes = self.checkpoint();
-        Box::new(move || bytes)
+    /// bytes by what is returned, elsewhere and later, or never. Side files that it writes are durable when it returns.
+    fn checkpoint_later(&self) -> LaterCheckpoint {
+        let state = Bytes::from(self.checkpoint());
+        Box::new(move || Ok(CheckpointBytes { state: state.clone(), beside_bytes: 0 }))
     }
 
     /// The files besides the state itself that `checkpoint`, one of this machine's own, relies on: another node needs
@@ -72,9 +85,10 @@ pub trait StateMachine: Send + 'static {
         |_, _| Ok(())
     }
 
-    /// No checkpoint older than `oldest` is kept: side files that only those relied on may go.
-    fn checkpoints_from(&mut self, oldest: LogIndex) {
-        let _ = oldest;
+    /// Only the checkpoints of these entries, rising, are kept, and those that are still being made: side files that only
+    /// others relied on may go.
+    fn checkpoints_kept(&mut self, kept: &[LogIndex]) {
+        let _ = kept;
     }
 
     /// A hash over all that must be equal on every replica that has applied the same entries, and the version of the way

@@ -28,9 +28,10 @@ impl State {
         }
         group.order = change.order.unwrap_or(group.order);
         group.is_paused = change.is_paused.unwrap_or(group.is_paused);
-        let known = self.groups.iter_mut().find(|(known, _)| known.as_str() == name);
-        if let Some((known, settings)) = known {
+        if let Some(settings) = self.groups.get_mut(name) {
             *settings = group;
+        }
+        if let Some((known, _)) = self.groups.get_key_value(name) {
             // Polls of a group that goes on again wait for this.
             let met: Vec<TopicName> = topics_met(&self.progress, &self.topic_names, group.uid);
             changes.groups_changed.extend(met.into_iter().map(|topic| (known.clone(), topic)));

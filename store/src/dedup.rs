@@ -74,8 +74,15 @@ impl DedupWindow {
         self.hash
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Seen> {
-        self.seen.iter()
+    /// Those with serial numbers from `from` on that are before `end`.
+    pub fn part(&self, from: u64, end: u64) -> impl Iterator<Item = &Seen> {
+        let place = |serial: u64| serial.saturating_sub(self.first_serial).min(self.seen.len() as u64) as usize;
+        self.seen.range(place(from)..place(end).max(place(from)))
+    }
+
+    /// The serial number of the next one.
+    pub fn end_serial(&self) -> u64 {
+        self.first_serial + self.seen.len() as u64
     }
 
     /// Log time at which the oldest one entered, milliseconds.
@@ -232,7 +239,8 @@ mod tests {
         let mut window = DedupWindow::new();
         (0..5000).for_each(|i| window.insert(seen(i, i)));
         window.expire(DEDUP_WINDOW_MS + 1000);
-        let again = DedupWindow::restored(window.first_serial(), window.hash(), window.iter().copied().collect());
+        let again =
+            DedupWindow::restored(window.first_serial(), window.hash(), window.part(0, u64::MAX).copied().collect());
         for i in 0..5000 {
             assert_eq!(window.find(seen(i, 0).key), again.find(seen(i, 0).key));
         }

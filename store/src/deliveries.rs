@@ -1,7 +1,5 @@
 //! What the pop commands do: deliver, acknowledge, change the invisible time, dead-letter.
 
-use std::collections::btree_map::Entry;
-
 use flotilla_message::{GroupName, MessageType, Permission, QueueId, QueueOffset, TopicName};
 
 use crate::entry_view::DeliverView;
@@ -23,10 +21,8 @@ impl State {
             return Err(Rejection::GroupPaused.into());
         }
         let key = (group.uid, topic.uid, command.queue.0);
-        let progress = match self.progress.entry(key) {
-            Entry::Occupied(met) => met.into_mut(),
-            Entry::Vacant(unmet) => unmet.insert(QueueProgress::starting_at(group.first_offset(queue)?)),
-        };
+        let unmet = || Ok::<_, StoreError>(QueueProgress::starting_at(group.first_offset(queue)?));
+        let progress = self.progress.get_or_insert(key, unmet)?;
 
         let attempt = command.attempt_id.map(attempt_key);
         if let Some(attempt) = attempt {

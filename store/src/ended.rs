@@ -13,19 +13,21 @@ use crate::outcome::Ending;
 pub(crate) struct EndedWindow {
     order: VecDeque<MessageRef>,
     endings: BTreeMap<MessageRef, Ending>,
+    /// Serial number of the front of `order`, this node's own.
+    first_serial: u64,
     /// Running hash over all that ever entered.
     hash: u128,
 }
 
 impl EndedWindow {
     pub fn new() -> EndedWindow {
-        EndedWindow { order: VecDeque::new(), endings: BTreeMap::new(), hash: Hash128::new().finish() }
+        EndedWindow { order: VecDeque::new(), endings: BTreeMap::new(), first_serial: 0, hash: Hash128::new().finish() }
     }
 
-    pub fn restored(hash: u128, ended: impl Iterator<Item = (MessageRef, Ending)>) -> EndedWindow {
+    pub fn restored(first_serial: u64, hash: u128, ended: Vec<(MessageRef, Ending)>) -> EndedWindow {
         let mut window = EndedWindow::new();
-        ended.for_each(|(message, ending)| window.note(message, ending));
-        window.hash = hash;
+        ended.into_iter().for_each(|(message, ending)| window.note(message, ending));
+        (window.first_serial, window.hash) = (first_serial, hash);
         window
     }
 
@@ -47,6 +49,7 @@ impl EndedWindow {
             && let Some(oldest) = self.order.pop_front()
         {
             self.endings.remove(&oldest);
+            self.first_serial += 1;
         }
         let mut hash = Hash128::from_u128(self.hash);
         hash.write_u64(message.index);
@@ -56,9 +59,20 @@ impl EndedWindow {
         self.endings.insert(message, ending);
     }
 
-    /// Oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = (MessageRef, Ending)> {
-        self.order.iter().filter_map(|message| Some((*message, self.find(*message)?)))
+    pub fn first_serial(&self) -> u64 {
+        self.first_serial
+    }
+
+    /// The serial number of the next one.
+    pub fn end_serial(&self) -> u64 {
+        self.first_serial + self.order.len() as u64
+    }
+
+    /// Those with serial numbers from `from` on that are before `end`, oldest first.
+    pub fn part(&self, from: u64, end: u64) -> impl Iterator<Item = (MessageRef, Ending)> {
+        let place = |serial: u64| serial.saturating_sub(self.first_serial).min(self.order.len() as u64) as usize;
+        let part = self.order.range(place(from)..place(end).max(place(from)));
+        part.filter_map(|message| Some((*message, self.find(*message)?)))
     }
 }
 
@@ -72,7 +86,7 @@ mod tests {
         for index in 0..ENDED_MAX as u64 + 2 {
             window.note(MessageRef { index, ordinal: 0 }, Ending::Recalled);
         }
-        assert_eq!((window.len(), window.iter().count()), (ENDED_MAX, ENDED_MAX));
+        assert_eq!((window.len(), window.part(0, u64::MAX).count()), (ENDED_MAX, ENDED_MAX));
         assert_eq!(window.find(MessageRef { index: 1, ordinal: 0 }), None);
         assert_eq!(window.find(MessageRef { index: 2, ordinal: 0 }), Some(Ending::Recalled));
     }

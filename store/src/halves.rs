@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use flotilla_message::{Hash128, MessageRef};
 
 use crate::held::Held;
+use crate::packed::{ChunkContent, Numbers, PackedRow, PackedRows, put, put_step};
 
 /// A half message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,10 +19,55 @@ pub(crate) struct Half {
     pub prepared_at_ms: u64,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct HalfRow {
+    message: MessageRef,
+    half: Half,
+}
+
+impl PackedRow for HalfRow {
+    type Key = MessageRef;
+    const ORIGIN: HalfRow = HalfRow {
+        message: MessageRef { index: 0, ordinal: 0 },
+        half: Half { held: Held::ORIGIN, checks: 0, check_at_ms: None, prepared_at_ms: 0 },
+    };
+
+    fn key(&self) -> MessageRef {
+        self.message
+    }
+
+    fn write(&self, before: &HalfRow, out: &mut Vec<u8>) {
+        let Half { held, checks, check_at_ms, prepared_at_ms } = &self.half;
+        put(self.message.index - before.message.index, out);
+        put(u64::from(self.message.ordinal), out);
+        held.write(&before.half.held, out);
+        put_step(*prepared_at_ms, before.half.prepared_at_ms, out);
+        put(u64::from(*checks), out);
+        put(u64::from(check_at_ms.is_some()), out);
+        if let Some(check_at_ms) = check_at_ms {
+            put_step(*check_at_ms, *prepared_at_ms, out);
+        }
+    }
+
+    fn read(before: &HalfRow, numbers: &mut Numbers<'_>) -> Option<HalfRow> {
+        let index = before.message.index.checked_add(numbers.take()?)?;
+        let message = MessageRef { index, ordinal: numbers.take_u32()? };
+        let held = Held::read(&before.half.held, numbers)?;
+        let prepared_at_ms = numbers.take_step(before.half.prepared_at_ms)?;
+        let checks = numbers.take_u32()?;
+        let check_at_ms = match numbers.take()? {
+            0 => None,
+            1 => Some(numbers.take_step(prepared_at_ms)?),
+            _ => return None,
+        };
+        Some(HalfRow { message, half: Half { held, checks, check_at_ms, prepared_at_ms } })
+    }
+}
+
 /// All of them, and when to ask whose producer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Halves {
-    rows: BTreeMap<MessageRef, Half>,
+    rows: PackedRows<HalfRow>,
     /// Rows by topic, and how many of them are parked, none without rows; derived.
     by_topic: BTreeMap<u64, (u64, u64)>,
     /// (time of the next check, message) of those not parked; derived.
@@ -31,10 +77,6 @@ pub(crate) struct Halves {
 }
 
 impl Halves {
-    pub fn new() -> Halves {
-        Halves { rows: BTreeMap::new(), by_topic: BTreeMap::new(), schedule: BTreeSet::new(), hash: 0 }
-    }
-
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -47,12 +89,12 @@ impl Halves {
         self.hash
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (MessageRef, &Half)> {
-        self.rows.iter().map(|(message, half)| (*message, half))
+    pub fn iter(&self) -> impl Iterator<Item = (MessageRef, Half)> {
+        self.rows.iter().map(|row| (row.message, row.half))
     }
 
-    pub fn get(&self, message: MessageRef) -> Option<&Half> {
-        self.rows.get(&message)
+    pub fn get(&self, message: MessageRef) -> Option<Half> {
+        self.rows.get(message).map(|row| row.half)
     }
 
     /// How many there are, and how many of them are parked, by the uid of their topic.
@@ -68,14 +110,19 @@ impl Halves {
     /// The first one whose producer is to be asked at `now_ms`.
     pub fn due(&self, now_ms: u64) -> Option<(MessageRef, Half)> {
         let (_, message) = self.schedule.first().filter(|(check_at_ms, _)| *check_at_ms <= now_ms)?;
-        Some((*message, *self.rows.get(message)?))
+        Some((*message, self.get(*message)?))
     }
 
     /// Takes in a message, or what is new of it; true if its check is now the first one.
     pub fn put(&mut self, message: MessageRef, half: Half) -> bool {
         self.take(message);
-        self.hash = self.hash.wrapping_add(row_hash(message, &half));
-        self.rows.insert(message, half);
+        self.rows.insert(HalfRow { message, half });
+        self.count_in(message, &half)
+    }
+
+    /// True if its check is now the first one.
+    fn count_in(&mut self, message: MessageRef, half: &Half) -> bool {
+        self.hash = self.hash.wrapping_add(row_hash(message, half));
         let counts = self.by_topic.entry(half.held.topic_uid).or_default();
         counts.0 += 1;
         counts.1 += u64::from(half.check_at_ms.is_none());
@@ -87,7 +134,7 @@ impl Halves {
 
     /// Takes a message out, if it is there.
     pub fn take(&mut self, message: MessageRef) -> Option<Half> {
-        let half = self.rows.remove(&message)?;
+        let half = self.rows.remove(message)?.half;
         self.hash = self.hash.wrapping_sub(row_hash(message, &half));
         if let Some(check_at_ms) = half.check_at_ms {
             self.schedule.remove(&(check_at_ms, message));
@@ -104,12 +151,31 @@ impl Halves {
 
     /// Drops all of a topic that is deleted, and answers which they were.
     pub fn drop_topic(&mut self, topic_uid: u64) -> Vec<MessageRef> {
-        let of_topic = self.rows.iter().filter(|(_, half)| half.held.topic_uid == topic_uid);
-        let messages: Vec<MessageRef> = of_topic.map(|(message, _)| *message).collect();
+        if !self.by_topic.contains_key(&topic_uid) {
+            return Vec::new();
+        }
+        let of_topic = self.rows.iter().filter(|row| row.half.held.topic_uid == topic_uid);
+        let messages: Vec<MessageRef> = of_topic.map(|row| row.message).collect();
         for message in &messages {
             self.take(*message);
         }
         messages
+    }
+
+    /// What a checkpoint needs: see [`PackedRows::changes`].
+    pub fn changes(&mut self, all: bool) -> Vec<ChunkContent> {
+        self.rows.changes(all)
+    }
+
+    /// Takes in a chunk as a checkpoint has it; `is_topic` knows the topics by number.
+    pub fn restore(&mut self, id: u64, bytes: &[u8], is_topic: impl Fn(u64) -> bool) -> Result<(), String> {
+        let mut rows = std::mem::take(&mut self.rows);
+        let restored = rows.restore(id, bytes, |row| {
+            self.count_in(row.message, &row.half);
+            row.half.held.is_of(&is_topic)
+        });
+        self.rows = rows;
+        restored
     }
 }
 
@@ -139,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_schedule_follows_the_rows() {
-        let mut halves = Halves::new();
+        let mut halves = Halves::default();
         assert!(halves.put(message(1), half(1, Some(30))));
         assert!(halves.put(message(2), half(1, Some(20))));
         assert!(!halves.put(message(2), half(1, Some(40))), "moved behind the other");
@@ -156,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_that_of_the_rows_and_not_of_their_history() {
-        let mut halves = Halves::new();
+        let mut halves = Halves::default();
         halves.put(message(1), half(1, Some(30)));
         let one = halves.hash();
         halves.put(message(2), half(2, None));

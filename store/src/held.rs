@@ -4,6 +4,7 @@ use flotilla_message::{Hash128, MessageRef};
 
 use crate::Slot;
 use crate::entry_view::FramePlace;
+use crate::packed::{Numbers, put, put_step, put_word};
 
 /// Where its frame lies, and the queue that it will stand in. The message itself is referred to,
 /// never copied.
@@ -21,6 +22,40 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// What the first one of a chunk is told against.
+    pub const ORIGIN: Held = Held { topic_uid: 0, queue: 0, position: 0, length: 0, tag_hash: 0, checksum: 0 };
+
+    /// Appends it as the difference to another one; see [`crate::packed::PackedRow`].
+    pub fn write(&self, before: &Held, out: &mut Vec<u8>) {
+        put_step(self.topic_uid, before.topic_uid, out);
+        put(u64::from(self.queue), out);
+        put_step(u64::from(self.position), u64::from(before.position), out);
+        put_step(u64::from(self.length), u64::from(before.length), out);
+        put_word(self.tag_hash, out);
+        put_word(self.checksum, out);
+    }
+
+    pub fn read(before: &Held, numbers: &mut Numbers<'_>) -> Option<Held> {
+        Some(Held {
+            topic_uid: numbers.take_step(before.topic_uid)?,
+            queue: numbers.take_u32()?,
+            position: numbers.take_step(u64::from(before.position))?.try_into().ok()?,
+            length: numbers.take_step(u64::from(before.length))?.try_into().ok()?,
+            tag_hash: numbers.take_word()?,
+            checksum: numbers.take_word()?,
+        })
+    }
+
+    /// An error if its topic is not there.
+    pub fn is_of(&self, is_topic: impl Fn(u64) -> bool) -> Result<(), String> {
+        match is_topic(self.topic_uid) {
+            true => Ok(()),
+            false => {
+                Err(format!("a message outside of queues is of topic number {}, which is not there", self.topic_uid))
+            }
+        }
+    }
+
     pub fn of(place: &FramePlace, topic_uid: u64, queue: u32) -> Held {
         Held {
             topic_uid,

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use bincode::{Decode, Encode};
 use flotilla_message::{AckLevel, FlushLevel, Hash128};
 
-use crate::image::BODY_BYTES_MAX;
 use crate::state::{Changes, State};
 use crate::{Outcome, Rejection};
 
@@ -31,7 +29,7 @@ impl Levels {
         self.0.remove(&topic_uid);
     }
 
-    fn set(&mut self, topic_uid: u64, level: TopicLevel) {
+    pub fn set(&mut self, topic_uid: u64, level: TopicLevel) {
         if level == TopicLevel::default() {
             self.forget(topic_uid);
         } else {
@@ -55,7 +53,7 @@ impl State {
         level: TopicLevel,
         changes: &mut Changes,
     ) -> Result<Outcome, Rejection> {
-        let uid = self.topic(name)?.uid;
+        let uid = self.topics.get_mut(name).ok_or(Rejection::TopicNotFound)?.uid;
         self.levels.set(uid, level);
         changes.catalog = true;
         Ok(Outcome::TopicLevelSet)
@@ -77,42 +75,4 @@ pub(crate) fn level_of(ack: u8, flush: u8) -> Option<TopicLevel> {
     let ack = if ack == 0 { None } else { Some(AckLevel::from_code(ack)?) };
     let flush = if flush == 0 { None } else { Some(FlushLevel::from_code(flush)?) };
     Some(TopicLevel { ack, flush })
-}
-
-/// The part of a checkpoint that holds them.
-#[derive(Encode, Decode)]
-pub(crate) struct LevelsPart {
-    levels: Vec<LevelImage>,
-}
-
-#[derive(Encode, Decode)]
-struct LevelImage {
-    topic_uid: u64,
-    ack: u8,
-    flush: u8,
-}
-
-/// What the part says now.
-pub(crate) fn part_of(state: &State) -> LevelsPart {
-    let image = |(uid, level): (&u64, &TopicLevel)| LevelImage {
-        topic_uid: *uid,
-        ack: ack_code(level.ack),
-        flush: flush_code(level.flush),
-    };
-    LevelsPart { levels: state.levels.0.iter().map(image).collect() }
-}
-
-/// Reads the part back into a state that has its topics; answers how many bytes it has.
-pub(crate) fn decode(state: &mut State, bytes: &[u8]) -> Result<usize, String> {
-    let config = bincode::config::standard().with_limit::<BODY_BYTES_MAX>();
-    let (part, used) = bincode::decode_from_slice::<LevelsPart, _>(bytes, config)
-        .map_err(|error| format!("its part of levels: {error}"))?;
-    for image in part.levels {
-        if !state.topic_names.contains_key(&image.topic_uid) {
-            return Err(format!("a level is of topic number {}, which is not there", image.topic_uid));
-        }
-        let level = level_of(image.ack, image.flush).ok_or("a level of a topic is unknown")?;
-        state.levels.set(image.topic_uid, level);
-    }
-    Ok(used)
 }

@@ -5,15 +5,16 @@
 //!   replica assigns the same ones ([`StoreReader::digest`] is equal at the same applied index);
 //! - applying reads no clock, no randomness and no message body, and no payload makes it panic:
 //!   a malformed one is answered by [`Rejection::Malformed`], on every replica alike;
-//! - everything a client was promised is in the checkpoint or in an index file beside it; an index
-//!   file that does not fit its checksums is reported, never served;
+//! - everything a client was promised is in the checkpoint or in a file beside it that it names; one
+//!   that does not fit its checksums is reported, never served;
 //! - all memory is bounded ([`limits`]) but for slots of the open segment, which the segment bounds.
 //!
 //! An entry is built by [`EntryBuilder`], applied by [`StoreMachine`], and its effects are read
-//! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`. The [`key_index`] is
+//! through [`StoreReader`]. Formats: `docs/formats/log-entry.md`, `index-file.md`, `checkpoint-state.md`, `part-file.md`. The [`key_index`] is
 //! none of this state: hints, beside it, that whoever reads messages fills in.
 
 mod changing;
+mod checkpoint;
 mod command;
 mod consumption;
 mod dedup;
@@ -27,9 +28,7 @@ mod entry_walk;
 mod error;
 mod halves;
 mod held;
-mod held_image;
 mod holding;
-mod image;
 mod index_file;
 pub mod key_index;
 mod levels;
@@ -38,6 +37,7 @@ mod machine;
 mod observer;
 pub mod offline;
 mod outcome;
+mod packed;
 mod positions;
 mod producing;
 mod progress;
@@ -45,14 +45,13 @@ mod queue;
 mod reader;
 mod references;
 mod retention;
-mod retention_image;
-mod settings_image;
 mod shadow;
 mod shared;
 mod slot;
 mod state;
 mod timers;
 mod topic_numbers;
+mod tracked;
 mod trimming;
 
 pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flotilla_raft_log::{Disk, LogIndex, RestoreError, SideFile, SideFileCheck, StateMachine, Term};
+use flotilla_raft_log::{
+    CheckpointBytes, Disk, LaterCheckpoint, LogIndex, RestoreError, SideFile, SideFileCheck, StateMachine, Term,
+};
 
+use crate::checkpoint::{self, FrozenState, PartFile, PartFiles, is_part_file_name};
 use crate::entry_levels::messages_answered_early;
 use crate::entry_view::{CommandView, EntryView};
-use crate::image::{self, FrozenState};
 use crate::index_file::{IndexFile, IndexFileBuilder, IndexFileId, is_index_file_name};
 use crate::observer::ApplyObserver;
 use crate::producing::Batch;
@@ -36,9 +38,17 @@ pub fn open(
     observer: Arc<dyn ApplyObserver>,
 ) -> Result<(StoreMachine, StoreReader), StoreError> {
     disk.create_dir_all(&dir).map_err(|source| StoreError::Io { path: dir.clone(), source })?;
+    let names = disk.list(&dir).map_err(|source| StoreError::Io { path: dir.clone(), source })?;
+    for name in names.iter().filter(|name| name.strip_suffix(".tmp").is_some_and(is_file_name)) {
+        // A crash in the middle of writing one. Harmless, so failing to remove it is too.
+        if let Err(error) = disk.remove(&dir.join(name)) {
+            tracing::warn!(name, %error, "leftover could not be removed");
+        }
+    }
     let shared = Arc::new(Shared::new());
     let machine = StoreMachine {
         shared: shared.clone(),
+        part_files: PartFiles::new(disk.clone(), dir.clone()),
         disk,
         dir,
         observer,
@@ -48,6 +58,11 @@ pub fn open(
         failure: None,
     };
     Ok((machine, StoreReader::new(shared)))
+}
+
+/// Whether a file of this name may be one of this crate's that checkpoints rely on.
+fn is_file_name(name: &str) -> bool {
+    is_index_file_name(name) || is_part_file_name(name)
 }
 
 /// Applies the log; there is one, and it is the only one that changes the state.
@@ -60,6 +75,7 @@ pub struct StoreMachine {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     observer: Arc<dyn ApplyObserver>,
+    part_files: PartFiles,
     /// First log index whose slots are in memory.
     open_index: u64,
     /// By first index.
@@ -204,25 +220,19 @@ impl StoreMachine {
         Ok(())
     }
 
-    /// The state as of now, for a checkpoint.
-    fn freeze(&self) -> FrozenState {
-        FrozenState::of(&self.shared.read(), self.open_index, self.index_files.values().copied().collect())
-    }
-
     fn restore_state(&mut self, checkpoint: &[u8], applied: u64) -> Result<State, String> {
-        let restored = image::decode(checkpoint)?;
-        let mut state = restored.state;
+        let checkpoint::Restored { head, mut state } = checkpoint::load(&*self.disk, &self.dir, checkpoint)?;
         if state.applied > applied {
             return Err(format!("it is of entry {}, not of {applied}", state.applied));
         }
         let mut queues: BTreeMap<(u64, u32), &mut crate::queue::Queue> = BTreeMap::new();
-        for topic in state.topics.values_mut() {
+        for topic in state.topics.values_mut_untracked() {
             for (id, queue) in topic.queues.iter_mut().enumerate() {
                 queues.insert((topic.uid, id as u32), queue);
             }
         }
         let mut index_files = BTreeMap::new();
-        for expected in restored.index_files {
+        for expected in head.index_files.iter().copied() {
             let opened = IndexFile::open(&*self.disk, &self.dir, expected);
             let (file, rows) = opened.map_err(|error| format!("it relies on an index file: {error}"))?;
             let file = Arc::new(file);
@@ -242,7 +252,8 @@ impl StoreMachine {
         let named: BTreeSet<String> = index_files.values().map(IndexFileId::file_name).collect();
         let others = names.into_iter().filter(|name| is_index_file_name(name) && !named.contains(name));
         self.retired = others.map(|name| (state.applied, name)).collect();
-        self.open_index = restored.open_index;
+        self.part_files.restored(&head).map_err(|error| format!("directory {}: {error}", self.dir.display()))?;
+        self.open_index = head.open_index;
         self.index_files = index_files;
         Ok(state)
     }
@@ -277,36 +288,42 @@ impl StateMachine for StoreMachine {
     }
 
     fn checkpoint(&self) -> Vec<u8> {
-        match &self.failure {
-            Some(reason) => image::encode_failed(reason),
-            None => self.freeze().encode(),
+        match self.checkpoint_later()() {
+            Ok(bytes) => bytes.state.to_vec(),
+            Err(error) => checkpoint::encode_failed(&error.to_string()),
         }
     }
 
-    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
-        match &self.failure {
-            Some(reason) => {
-                let bytes = image::encode_failed(reason);
-                Box::new(move || bytes)
-            }
-            None => {
-                let frozen = self.freeze();
-                Box::new(move || frozen.encode())
-            }
+    fn checkpoint_later(&self) -> LaterCheckpoint {
+        if let Some(reason) = &self.failure {
+            let state = Bytes::from(checkpoint::encode_failed(reason));
+            return Box::new(move || Ok(CheckpointBytes { state: state.clone(), beside_bytes: 0 }));
         }
+        let basis = self.part_files.next();
+        let index_files = self.index_files.values().copied().collect();
+        let (is_whole, number) = (basis.is_empty(), basis.number);
+        let frozen = FrozenState::of(&mut self.shared.write(), is_whole, number, self.open_index, index_files);
+        let files = self.part_files.clone();
+        Box::new(move || files.write(&frozen, &basis))
     }
 
     fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError> {
-        let restored = image::decode(checkpoint).map_err(RestoreError)?;
-        let side_file = |id: &IndexFileId| {
-            let name = id.file_name();
-            SideFile { path: self.dir.join(&name), name }
-        };
-        Ok(restored.index_files.iter().map(side_file).collect())
+        let head = checkpoint::decode_head(checkpoint).map_err(RestoreError)?;
+        let index_files = head.index_files.iter().map(|id| (id.file_name(), self.dir.join(id.file_name())));
+        let part_files = head.part_files.iter().map(|id| (id.file_name(), self.part_files.path(id)));
+        Ok(index_files.chain(part_files).map(|(name, path)| SideFile { name, path }).collect())
     }
 
     fn side_file_check(&self) -> SideFileCheck {
         |disk, path| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if is_part_file_name(&name) {
+                let file = PartFile::open(disk, path)?;
+                return match file.id.file_name() == name {
+                    true => Ok(()),
+                    false => Err("it is another one than its name says".to_owned()),
+                };
+            }
             let (file, _) = IndexFile::open_at(disk, path.to_owned()).map_err(|error| error.to_string())?;
             if path.file_name() != Some(file.id().file_name().as_ref()) {
                 return Err("it is another one than its name says".to_owned());
@@ -316,10 +333,12 @@ impl StateMachine for StoreMachine {
     }
 
     fn side_file_path(&self, name: &str) -> Option<PathBuf> {
-        is_index_file_name(name).then(|| self.dir.join(name))
+        is_file_name(name).then(|| self.dir.join(name))
     }
 
-    fn checkpoints_from(&mut self, oldest: LogIndex) {
+    fn checkpoints_kept(&mut self, kept: &[LogIndex]) {
+        self.part_files.kept(kept);
+        let Some(oldest) = kept.first() else { return };
         let gone = self.retired.extract_if(.., |(retired_at, _)| *retired_at <= oldest.0);
         for (_, name) in gone {
             // It is tried again after the next start.

@@ -7,7 +7,7 @@ use flotilla_raft_log::Disk;
 use serde::Serialize;
 
 use crate::StoreError;
-use crate::image;
+use crate::checkpoint::{self, PartFile, PartFileId, parse_part_file_name};
 use crate::index_file::{IndexFile, IndexFileId, parse_index_file_name};
 use crate::machine::DAMAGED_ENDING;
 
@@ -30,6 +30,23 @@ pub struct StateSummary {
     pub open_index: u64,
     /// The index files that it relies on.
     pub index_files: Vec<IndexFileMark>,
+    /// The part files that it is made of, oldest first.
+    pub part_files: Vec<String>,
+}
+
+/// A part file that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartFileRow {
+    /// Its name.
+    pub file: String,
+    /// Log index of the checkpoint that wrote it.
+    pub index: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Parts of the state in it, those that say that nothing is left included.
+    pub parts: u64,
+    /// What is wrong with it.
+    pub damage: Option<String>,
 }
 
 /// An index file as a checkpoint names it.
@@ -66,28 +83,52 @@ pub struct IndexFileRow {
     pub damage: Option<String>,
 }
 
-/// Reads the state in a checkpoint of the log.
+/// Reads the state in a checkpoint of the log, with the part files in `dir` that it is made of.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn summarize(checkpoint: &[u8]) -> Result<StateSummary, String> {
-    let restored = image::decode(checkpoint)?;
-    let queues = || restored.state.topics.values().flat_map(|topic| &topic.queues);
-    let marks = restored.index_files.iter().map(|id| IndexFileMark {
+pub fn summarize(disk: &dyn Disk, dir: &Path, checkpoint: &[u8]) -> Result<StateSummary, String> {
+    let checkpoint::Restored { head, state } = checkpoint::load(disk, dir, checkpoint)?;
+    let queues = || state.topics.values().flat_map(|topic| &topic.queues);
+    let marks = head.index_files.iter().map(|id| IndexFileMark {
         first_index: id.first_index,
         last_index: id.last_index,
         header_crc: id.header_crc,
     });
     Ok(StateSummary {
-        applied: restored.state.applied,
-        log_time_ms: restored.state.log_time_ms,
-        topics: restored.state.topics.len() as u64,
+        applied: state.applied,
+        log_time_ms: state.log_time_ms,
+        topics: state.topics.len() as u64,
         queues: queues().count() as u64,
         slots: queues().map(|queue| queue.max() - queue.min()).sum(),
-        groups: restored.state.groups.len() as u64,
-        open_index: restored.open_index,
+        groups: state.groups.len() as u64,
+        open_index: head.open_index,
         index_files: marks.collect(),
+        part_files: head.part_files.iter().map(PartFileId::file_name).collect(),
     })
+}
+
+/// Looks at every part file in `dir`, at all of each.
+///
+/// # Errors
+/// If the directory cannot be listed. Damage is in the rows.
+pub fn part_files(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<PartFileRow>> {
+    let names = disk.list(dir)?;
+    let marked = names.iter().filter_map(|name| Some((name, parse_part_file_name(name)?)));
+    let look_at = |(name, (index, crc)): (&String, (u64, u32))| {
+        let mut row = PartFileRow { file: name.clone(), index, bytes: 0, parts: 0, damage: None };
+        match PartFile::open(disk, &dir.join(name)) {
+            Ok(file) => {
+                (row.bytes, row.parts) = (file.id.bytes, file.parts.len() as u64);
+                if (file.id.index, file.id.header_crc) != (index, crc) {
+                    row.damage = Some("it is another one than its name says".to_owned());
+                }
+            }
+            Err(what) => row.damage = Some(what),
+        }
+        row
+    };
+    Ok(marked.map(look_at).collect())
 }
 
 /// Looks at every index file in `dir`, at all of each with `all_blocks`, else at header and tables.

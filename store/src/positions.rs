@@ -32,7 +32,7 @@ impl State {
             OffsetTarget::Offset(offset) => offset.0.max(min),
         };
         let key = (group.uid, topic.uid, queue_id.0);
-        self.progress.entry(key).or_insert_with(|| QueueProgress::starting_at(next)).set_position(next);
+        self.progress.insert(key, QueueProgress::starting_at(next));
         changes.groups_changed.insert((group_name.clone(), topic_name.clone()));
         Ok(Outcome::OffsetSet { next_offset: QueueOffset(next) })
     }

@@ -191,11 +191,6 @@ impl QueueProgress {
         Ok((*flight, true))
     }
 
-    /// Stands at `offset` from now on, with nothing in flight.
-    pub fn set_position(&mut self, offset: u64) {
-        *self = QueueProgress::starting_at(offset);
-    }
-
     /// Makes a consumed message due at `now_ms`, as if never delivered; false if it is not consumed.
     pub fn revive(&mut self, offset: u64, slot: Slot, now_ms: u64) -> bool {
         if offset >= self.next_offset || self.in_flight.contains_key(&offset) {
@@ -223,11 +218,6 @@ impl QueueProgress {
         flight.invisible_until_ms = invisible_until_ms;
         self.timers.insert((invisible_until_ms, offset));
         true
-    }
-
-    /// As it was noted in a checkpoint; false if nothing is in flight there.
-    pub fn set_holder(&mut self, offset: u64, holder: u64) -> bool {
-        self.in_flight.get_mut(&offset).map(|flight| flight.holder = holder).is_some()
     }
 
     /// Ends a delivery; the message counts as consumed.

@@ -48,6 +48,8 @@ pub(crate) struct Queue {
     open: Vec<Slot>,
     /// How many of its slots are references.
     references: u64,
+    /// The last checkpoint holds the slots in memory before this offset.
+    saved_to: u64,
 }
 
 /// A part of a queue that can be read without the store's lock.
@@ -70,7 +72,15 @@ impl QueuePart {
 
 impl Queue {
     pub fn new() -> Queue {
-        Queue { min: 0, max: 0, hash: Hash128::new().finish(), runs: Vec::new(), open: Vec::new(), references: 0 }
+        Queue {
+            min: 0,
+            max: 0,
+            hash: Hash128::new().finish(),
+            runs: Vec::new(),
+            open: Vec::new(),
+            references: 0,
+            saved_to: 0,
+        }
     }
 
     /// A queue without messages whose first one will have this offset.
@@ -78,19 +88,37 @@ impl Queue {
         Queue { min: offset, max: offset, ..Queue::new() }
     }
 
-    /// A queue as a checkpoint has it; its runs are added by [`Queue::push_run`], its references by
-    /// [`Queue::set_references`].
-    pub fn restored(min: u64, max: u64, hash: u128, open: Vec<Slot>) -> Queue {
-        Queue { min, max, hash, runs: Vec::new(), open, references: 0 }
+    /// A queue as a checkpoint has it; its slots are added by [`Queue::set_open`] and [`Queue::push_run`].
+    pub fn restored(min: u64, max: u64, hash: u128, references: u64) -> Queue {
+        Queue { min, max, hash, runs: Vec::new(), open: Vec::new(), references, saved_to: max }
+    }
+
+    /// Puts the slots in memory that a checkpoint has, the first one at `first_offset`.
+    pub fn set_open(&mut self, first_offset: u64, mut slots: Vec<Slot>) -> Result<(), String> {
+        let end = first_offset.saturating_add(slots.len() as u64);
+        if end <= self.min {
+            // Trimmed since, or of an earlier queue of this number, which is gone.
+            return Ok(());
+        }
+        if end != self.max {
+            return Err(format!("slots {first_offset}..{end} are in memory of a queue that ends at {}", self.max));
+        }
+        slots.drain(..self.min.saturating_sub(first_offset) as usize);
+        self.open = slots;
+        Ok(())
+    }
+
+    /// The slots in memory from `from` on that the last checkpoint does not hold, or all of them; it will.
+    pub fn unsaved(&mut self, all: bool) -> (u64, &[Slot]) {
+        let first = self.open_first();
+        let from = if all { first } else { self.saved_to.max(first) };
+        self.saved_to = self.max;
+        (from, &self.open[(from - first) as usize..])
     }
 
     /// How many of its slots are references.
     pub fn references(&self) -> u64 {
         self.references
-    }
-
-    pub fn set_references(&mut self, count: u64) {
-        self.references = count;
     }
 
     /// The oldest offset.

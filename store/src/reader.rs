@@ -314,7 +314,7 @@ impl StoreReader {
         let state = self.shared.read();
         let groups: BTreeMap<u64, &GroupName> = state.groups.iter().map(|(name, group)| (group.uid, name)).collect();
         let mut held = Vec::new();
-        for ((group, topic, queue), progress) in &state.progress {
+        for ((group, topic, queue), progress) in state.progress.iter() {
             let (Some(group), Some(topic)) = (groups.get(group), state.topic_names.get(topic)) else { continue };
             for (offset, flight) in progress.in_flight().iter().filter(|(_, flight)| flight.holder != 0) {
                 held.push(HeldDelivery {
@@ -388,7 +388,7 @@ impl StoreReader {
     /// Half messages, oldest first, at most `max`.
     pub fn open_halves(&self, max: usize) -> Vec<HalfMessage> {
         let state = self.shared.read();
-        state.halves.iter().filter_map(|(message, half)| state.half_message(message, half)).take(max).collect()
+        state.halves.iter().filter_map(|(message, half)| state.half_message(message, &half)).take(max).collect()
     }
 
     /// Half messages whose producers were asked as often as allowed, oldest first, at most `max`.
@@ -396,7 +396,7 @@ impl StoreReader {
     pub fn parked_halves(&self, max: usize) -> Vec<HalfMessage> {
         let state = self.shared.read();
         let parked = state.halves.iter().filter(|(_, half)| half.check_at_ms.is_none());
-        parked.filter_map(|(message, half)| state.half_message(message, half)).take(max).collect()
+        parked.filter_map(|(message, half)| state.half_message(message, &half)).take(max).collect()
     }
 
     /// Log time of the last entry applied, milliseconds since the Unix epoch; 0 before the first.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flotilla_message::{GroupName, Hash128, MessageType, Permission, QueueId, QueueOffset, TopicName, limits};
 
+use crate::checkpoint::{progress_part, topic_part};
 use crate::dedup::DedupWindow;
 use crate::ended::EndedWindow;
 use crate::halves::Halves;
@@ -13,6 +14,7 @@ use crate::progress::QueueProgress;
 use crate::queue::Queue;
 use crate::references::References;
 use crate::timers::Timers;
+use crate::tracked::Tracked;
 use crate::{Outcome, Rejection, StartPolicy, StoreError};
 
 /// A topic and its queues.
@@ -74,11 +76,11 @@ pub(crate) struct State {
     pub last_uid: u64,
     /// The last number given to a delivery.
     pub last_seq: u32,
-    pub topics: BTreeMap<TopicName, Topic>,
+    pub topics: Tracked<TopicName, Topic>,
     /// By number; derived.
     pub topic_names: BTreeMap<u64, TopicName>,
-    pub groups: BTreeMap<GroupName, Group>,
-    pub progress: BTreeMap<ProgressKey, QueueProgress>,
+    pub groups: Tracked<GroupName, Group>,
+    pub progress: Tracked<ProgressKey, QueueProgress>,
     pub dedup: DedupWindow,
     /// Delayed messages.
     pub timers: Timers,
@@ -92,6 +94,15 @@ pub(crate) struct State {
     pub trimmed_before_ms: u64,
     /// Messages that went before a group had consumed them, counted once for each group.
     pub expired: u64,
+    /// What the last checkpoint holds of the windows, this node's own.
+    pub saved: SavedMarks,
+}
+
+/// Serial numbers before which the windows' rows are in the last checkpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SavedMarks {
+    pub dedup: u64,
+    pub ended: u64,
 }
 
 /// What an entry changed, for the observer.
@@ -166,19 +177,20 @@ impl State {
             log_time_ms: 0,
             last_uid: 0,
             last_seq: 0,
-            topics: BTreeMap::new(),
+            topics: Tracked::new(|_, topic| topic_part(topic.uid)),
             topic_names: BTreeMap::new(),
-            groups: BTreeMap::new(),
-            progress: BTreeMap::new(),
+            groups: Tracked::new(|_, _| (0, 0)),
+            progress: Tracked::new(|(group_uid, topic_uid, _), _| progress_part(*group_uid, *topic_uid)),
             dedup: DedupWindow::new(),
-            timers: Timers::new(),
-            halves: Halves::new(),
+            timers: Timers::default(),
+            halves: Halves::default(),
             ended: EndedWindow::new(),
             levels: Levels::default(),
             references: References::default(),
             trimmed_below: 0,
             trimmed_before_ms: 0,
             expired: 0,
+            saved: SavedMarks::default(),
         }
     }
 
@@ -328,7 +340,7 @@ impl State {
         hash.write_u64(self.last_uid);
         hash.write_u64(u64::from(self.last_seq));
         hash.write_u64(self.topics.len() as u64);
-        for (name, topic) in &self.topics {
+        for (name, topic) in self.topics.iter() {
             hash.write_bytes(name.as_str().as_bytes());
             hash.write_u64(topic.uid);
             hash.write_u64(u64::from(topic.message_type.code()) << 8 | u64::from(topic.permission.code()));
@@ -346,7 +358,7 @@ impl State {
             }
         }
         hash.write_u64(self.groups.len() as u64);
-        for (name, group) in &self.groups {
+        for (name, group) in self.groups.iter() {
             hash.write_bytes(name.as_str().as_bytes());
             hash.write_u64(group.uid);
             hash.write_u64(u64::from(group.max_deliveries) << 1 | u64::from(group.order));
@@ -361,7 +373,7 @@ impl State {
             group.retry_pauses.as_slice().iter().for_each(|ms| hash.write_u64(u64::from(*ms)));
         }
         hash.write_u64(self.progress.len() as u64);
-        for ((group, topic, queue), progress) in &self.progress {
+        for ((group, topic, queue), progress) in self.progress.iter() {
             hash.write_u64(*group);
             hash.write_u64(*topic);
             hash.write_u64(u64::from(*queue));

@@ -36,7 +36,7 @@ impl State {
         }
         let mut trims = BTreeMap::new();
         let mut released: BTreeMap<MessageRef, u32> = BTreeMap::new();
-        for (name, topic) in &self.topics {
+        for (name, topic) in self.topics.iter() {
             for (id, queue) in topic.queues.iter().enumerate().filter(|(_, queue)| queue.min() < queue.max()) {
                 let trim = QueueTrim::of(queue, before_ms)?;
                 if let Some(first) = trim.first
@@ -65,8 +65,9 @@ impl State {
             queue.trim_to(trim.min, trim.released.len() as u64);
             trim.released.iter().for_each(|message| self.references.release(*message));
         }
-        for ((_, topic_uid, queue), progress) in &mut self.progress {
-            if let Some((_, trim)) = trims.get(&(*topic_uid, *queue)) {
+        let met = self.progress.keys().filter(|(_, topic_uid, queue)| trims.contains_key(&(*topic_uid, *queue)));
+        for key in met.copied().collect::<Vec<_>>() {
+            if let (Some(progress), Some((_, trim))) = (self.progress.get_mut(&key), trims.get(&(key.1, key.2))) {
                 self.expired += progress.trim_to(trim.min);
             }
         }

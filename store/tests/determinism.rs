@@ -1,6 +1,6 @@
 //! One log, many lives: restarts, spills and different segment bounds change nothing anyone sees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::{
     Node, START_MS, ack, change, create_group, create_topic, create_topic_of, end, entry, group, offsets, prepare,
@@ -169,7 +169,7 @@ fn live(log: &[Bytes], events: &[Event]) -> (Vec<Vec<Outcome>>, Node) {
                 node.roll();
                 rolls.push(node.index);
                 saved = (node.machine.checkpoint(), node.index);
-                node.machine.checkpoints_from(LogIndex(node.index));
+                node.machine.checkpoints_kept(&[LogIndex(node.index)]);
             }
             Event::Restart => node = node.restarted(),
             Event::Crash => {
@@ -352,5 +352,43 @@ proptest! {
         let (_, without) = live(&other, &[Event::None; 60]);
         prop_assert_eq!(with.reader.applied(), without.reader.applied());
         prop_assert_ne!(with.reader.digest(), without.reader.digest());
+    }
+
+    #[test]
+    fn every_kept_checkpoint_restores_and_nothing_else_is_kept(
+        log in logs(),
+        points in proptest::collection::vec((proptest::bool::weighted(0.4), 0u8..10), 60),
+    ) {
+        let mut node = Node::new();
+        let mut kept: BTreeMap<u64, (Vec<u8>, String)> = BTreeMap::new();
+        for (payload, (is_due, event)) in log.into_iter().zip(points) {
+            node.apply(payload);
+            if is_due {
+                kept.insert(node.index, (node.machine.checkpoint(), node.reader.digest().digest));
+            }
+            match event {
+                0 => node.roll(),
+                1 => drop(kept.pop_first()),
+                2 => node = node.restarted(),
+                // Held fast, and never written.
+                3 => drop(node.machine.checkpoint_later()),
+                4 => drop(kept.remove(&(node.index - 1))),
+                _ => {}
+            }
+            node.machine.checkpoints_kept(&kept.keys().copied().map(LogIndex).collect::<Vec<_>>());
+            for (index, (checkpoint, digest)) in &kept {
+                let mut again = Node::on(node.disk.clone());
+                again.machine.restore(checkpoint, LogIndex(*index)).unwrap();
+                prop_assert_eq!(again.reader.digest().digest, digest.clone());
+            }
+        }
+        // Once it is the only one, whatever is not named by it is gone.
+        node.apply(entry(0, &[]));
+        let last = node.machine.checkpoint();
+        node.machine.checkpoints_kept(&[LogIndex(node.index)]);
+        let named: BTreeSet<String> =
+            node.machine.side_files(&last).unwrap().into_iter().map(|file| file.name).collect();
+        let part_files = node.disk.part_files();
+        prop_assert!(part_files.iter().all(|name| named.contains(name)), "{:?} are not in {:?}", part_files, named);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::support::{Node, START_MS, deliver, entry, frame, granted_offsets, group, produce, topic};
 use flotilla_message::{QueueId, QueueOffset};
-use flotilla_raft_log::{Disk, LogIndex, StateMachine};
+use flotilla_raft_log::{Disk, LogIndex, StateMachine, read_file};
 use flotilla_store::{Outcome, Rejection, StartPolicy, StoreError, frame_in, offline};
 
 /// Three segments: 300 messages in queue 0 of `a` in each, some in others.
@@ -45,7 +45,7 @@ fn spilled_slots_read_back_as_they_were() {
             }
         }
     }
-    assert_eq!(node.disk.names().len(), 2, "{:?}", node.disk.names());
+    assert_eq!(node.disk.index_files().len(), 2, "{:?}", node.disk.index_files());
     assert_eq!(node.reader.verify_index_files().unwrap(), 2);
     assert_eq!(node.reader.digest(), unspilled.reader.digest());
     for (name, queue) in [("a", 0), ("a", 1), ("b", 0)] {
@@ -128,7 +128,7 @@ fn a_dropped_topic_leaves_no_slots_behind() {
 #[test]
 fn damage_is_reported_and_never_served() {
     let node = filled();
-    let first = node.disk.names()[0].clone();
+    let first = node.disk.index_files()[0].clone();
     node.disk.damage(&first, 1);
     let read = |from, count| node.reader.slots(&topic("b"), QueueId(0), QueueOffset(from), count);
     let error = read(0, 1).unwrap_err();
@@ -142,7 +142,7 @@ fn damage_is_reported_and_never_served() {
 #[test]
 fn a_node_that_meets_damage_while_applying_stops_and_its_checkpoint_is_refused() {
     let mut node = filled().with_group("g", false, 3, StartPolicy::First);
-    node.disk.damage(&node.disk.names()[0].clone(), 1);
+    node.disk.damage(&node.disk.index_files()[0].clone(), 1);
     let healthy = node.reader.digest();
     let outcome = node.run(deliver("g", "b", 0, 0..2, u64::MAX));
     assert!(matches!(outcome, Outcome::Rejected(Rejection::StoreFailed { .. })), "{outcome:?}");
@@ -168,14 +168,18 @@ fn a_missing_or_foreign_or_cut_index_file_is_refused_at_restore() {
     };
     assert_eq!(restore(node.disk.clone(), &checkpoint, node.index), Ok(()));
     assert!(restore(node.disk.clone(), &checkpoint, node.index - 1).unwrap_err().contains("not of"));
-    assert!(restore(Arc::default(), &checkpoint, node.index).unwrap_err().contains("relies on an index file"));
+    assert!(restore(Arc::default(), &checkpoint, node.index).unwrap_err().contains("relies on part file"));
 
     let mut other = Node::new().with_topic("a", 2).with_topic("b", 1);
     other.send("a", 0, &["other"]);
     other.roll();
+    for file in node.machine.side_files(&checkpoint).unwrap().iter().filter(|file| file.name.ends_with(".part")) {
+        let bytes = read_file(&*node.disk, &file.path).unwrap();
+        other.disk.create(&file.path, bytes.len() as u64).unwrap().write_at(0, &bytes).unwrap();
+    }
     assert!(restore(other.disk.clone(), &checkpoint, node.index).unwrap_err().contains("relies on an index file"));
     // Even under the right name.
-    let (right, wrong) = (node.disk.names()[0].clone(), other.disk.names()[0].clone());
+    let (right, wrong) = (node.disk.index_files()[0].clone(), other.disk.index_files()[0].clone());
     other.disk.rename(&PathBuf::from("store").join(wrong), &PathBuf::from("store").join(right)).unwrap();
     assert!(restore(other.disk, &checkpoint, node.index).unwrap_err().contains("is another one"));
 
@@ -187,7 +191,7 @@ fn a_missing_or_foreign_or_cut_index_file_is_refused_at_restore() {
     }
 
     // Header and tables are checked at once; the slots, block by block, when they are read.
-    let name = node.disk.names()[1].clone();
+    let name = node.disk.index_files()[1].clone();
     for at in 0..64 + 32 + 3 * 4 {
         let from_end = node.disk.len_of(&name) - at;
         node.disk.damage(&name, from_end);
@@ -217,7 +221,7 @@ fn a_damaged_index_file_is_made_again_from_the_log() {
     let index = node.index;
     let all = |node: &Node| node.reader.slots(&topic("b"), QueueId(0), QueueOffset(0), usize::MAX).unwrap();
     let slots = all(&node);
-    let (name, before) = (node.disk.names()[0].clone(), node.disk.len_of(&node.disk.names()[0]));
+    let (name, before) = (node.disk.index_files()[0].clone(), node.disk.len_of(&node.disk.index_files()[0]));
     node.disk.damage(&name, 1);
     assert_eq!(Node::on(node.disk.clone()).machine.restore(&checkpoint, LogIndex(index)), Ok(()), "not seen yet");
     let outcome = node.run(deliver("g", "b", 0, 0..2, u64::MAX));
@@ -238,17 +242,17 @@ fn a_damaged_index_file_is_made_again_from_the_log() {
 #[test]
 fn tools_see_what_a_checkpoint_holds_and_every_damaged_byte_of_an_index_file() {
     let node = filled();
-    let summary = offline::summarize(&node.machine.checkpoint()).unwrap();
+    let dir = std::path::Path::new("store");
+    let summary = offline::summarize(&*node.disk, dir, &node.machine.checkpoint()).unwrap();
     assert_eq!((summary.topics, summary.queues, summary.groups), (2, 3, 0));
     assert_eq!((summary.applied, summary.slots, summary.index_files.len()), (node.index, 900 + 6 + 12, 2));
-    assert!(offline::summarize(b"nonsense").is_err());
-    let dir = std::path::Path::new("store");
+    assert!(offline::summarize(&*node.disk, dir, b"nonsense").is_err());
     let look = || offline::index_files(&*node.disk, dir, true).unwrap();
     let sound = look();
     let marks: Vec<_> = sound.iter().filter_map(|row| row.mark).collect();
     assert_eq!(marks, summary.index_files);
     assert!(sound.iter().all(|row| row.damage.is_none() && row.slots >= 300 && row.queues > 0), "{sound:?}");
-    for name in node.disk.names() {
+    for name in node.disk.index_files() {
         for from_end in 1..=node.disk.len_of(&name) {
             node.disk.damage(&name, from_end);
             let damaged: Vec<_> = look().into_iter().filter(|row| row.damage.is_some()).map(|row| row.file).collect();
@@ -267,12 +271,16 @@ fn an_index_file_that_meets_a_full_disk_is_written_with_the_next_one() {
     node.send("a", 0, &["second"]);
     let all = |node: &Node| node.reader.slots(&topic("a"), QueueId(0), QueueOffset(0), usize::MAX).unwrap();
     let slots = all(&node);
-    assert_eq!((slots.len(), node.disk.names().len(), node.reader.failure()), (2, 0, None), "it goes on from memory");
-    assert_eq!(all(&node.restarted()), slots, "a checkpoint holds what no file does");
+    assert_eq!(
+        (slots.len(), node.disk.index_files().len(), node.reader.failure()),
+        (2, 0, None),
+        "it goes on from memory"
+    );
     node.disk.set_full(false);
+    assert_eq!(all(&node.restarted()), slots, "a checkpoint holds what no file does");
     node.roll();
     node.send("a", 0, &["third"]);
-    assert_eq!(node.disk.names().len(), 1);
+    assert_eq!(node.disk.index_files().len(), 1);
     assert_eq!(all(&node)[..2], slots[..]);
     assert_eq!(all(&node.restarted())[..2], slots[..]);
 }

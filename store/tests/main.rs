@@ -1,6 +1,7 @@
 //! The state machine from outside, in one binary: what entries do to topics, queues, groups and messages.
 
 mod changing;
+mod checkpoints;
 mod consumption;
 mod delayed;
 mod deliveries;

@@ -189,18 +189,18 @@ fn index_files_go_when_neither_the_state_nor_a_checkpoint_needs_them() {
         node.send("t", 0, &[&format!("n{number}")]);
     }
     node.roll();
-    assert_eq!(node.disk.names().len(), 2);
+    assert_eq!(node.disk.index_files().len(), 2);
     assert!(matches!(trim(&mut node, first + 10, START_MS + 9001), Outcome::Trimmed { slots: 10, .. }));
-    node.machine.checkpoints_from(LogIndex(old.1));
-    assert_eq!(node.disk.names().len(), 2, "the old checkpoint relies on it");
+    node.machine.checkpoints_kept(&[LogIndex(old.1)]);
+    assert_eq!(node.disk.index_files().len(), 2, "the old checkpoint relies on it");
     let mut again = Node::on(node.disk.clone());
     again.machine.restore(&old.0, LogIndex(old.1)).unwrap();
     assert_eq!(bounds(&again, "t"), (0, 10));
 
     let mut restarted = node.restarted();
     for one in [&mut node, &mut restarted] {
-        one.machine.checkpoints_from(LogIndex(one.index));
-        assert_eq!(one.disk.names().len(), 1);
+        one.machine.checkpoints_kept(&[LogIndex(one.index)]);
+        assert_eq!(one.disk.index_files().len(), 1);
         assert_eq!(bounds(one, "t"), (10, 15));
         assert_eq!(one.reader.slots(&topic("t"), QueueId(0), QueueOffset(0), 99).unwrap().len(), 5);
     }
@@ -214,7 +214,7 @@ fn another_node_restores_a_checkpoint_with_its_side_files() {
     node.send("t", 0, &["open"]);
     let checkpoint = node.machine.checkpoint();
     let files = node.machine.side_files(&checkpoint).unwrap();
-    assert_eq!(files.len(), 1);
+    assert_eq!(files.len(), 2, "an index file and a part file");
 
     // The other one has an index file of its own that covers the same entries.
     let mut other = Node::on(Arc::new(MemoryDisk::default())).with_topic("other", 1);

@@ -58,9 +58,9 @@ fn damage_is_found_in_each_kind_of_file_and_a_restart_mends_what_is_derived() {
     let dir = dir.path();
     fill(dir);
     let clean = verify(dir).ok();
-    assert!(clean.starts_with("clean: ") && clean.contains("index file(s)"), "{clean}");
+    assert!(clean.starts_with("clean: ") && clean.contains("part file(s)"), "{clean}");
     let stat = run(&["log", "stat", path_text(dir)]).ok();
-    for part in ["group", "node 1", "SEGMENT", "sealed", "tail", "CHECKPOINT", "INDEX FILE", "vote term"] {
+    for part in ["group", "node 1", "SEGMENT", "sealed", "tail", "CHECKPOINT", "INDEX FILE", "PART FILE", "vote term"] {
         assert!(stat.contains(part), "{part} in: {stat}");
     }
     let json = run(&["log", "stat", path_text(dir), "--json"]).ok();

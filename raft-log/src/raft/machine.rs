@@ -25,7 +25,7 @@ use crate::ids::EntryId;
 use crate::log_view::LogView;
 use crate::restore::restore_newest;
 use crate::vitals::{DIGEST_EVERY, StateDigest, Vitals};
-use crate::{LogIndex, OpenError, RestoreError, SideFile, SideFileCheck, StateMachine, Term};
+use crate::{LaterCheckpoint, LogIndex, OpenError, RestoreError, SideFile, SideFileCheck, StateMachine, Term};
 
 type Members = StoredMembershipOf<TypeConfig>;
 
@@ -33,13 +33,13 @@ type Members = StoredMembershipOf<TypeConfig>;
 trait ErasedMachine: Send {
     fn apply(&mut self, index: LogIndex, term: Term, payload: Bytes) -> Box<dyn Any + Send>;
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()>;
-    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send>;
+    fn checkpoint_later(&self) -> LaterCheckpoint;
     fn digest(&self) -> Option<(u32, u128)>;
     fn restore(&mut self, checkpoint: &[u8], applied: LogIndex) -> Result<(), RestoreError>;
     fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError>;
     fn side_file_path(&self, name: &str) -> Option<PathBuf>;
     fn side_file_check(&self) -> SideFileCheck;
-    fn checkpoints_from(&mut self, oldest: LogIndex);
+    fn checkpoints_kept(&mut self, kept: &[LogIndex]);
 }
 
 impl<M: StateMachine> ErasedMachine for M {
@@ -49,7 +49,7 @@ impl<M: StateMachine> ErasedMachine for M {
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()> {
         StateMachine::segment_started(self, first)
     }
-    fn checkpoint_later(&self) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+    fn checkpoint_later(&self) -> LaterCheckpoint {
         StateMachine::checkpoint_later(self)
     }
     fn digest(&self) -> Option<(u32, u128)> {
@@ -67,8 +67,8 @@ impl<M: StateMachine> ErasedMachine for M {
     fn side_file_check(&self) -> SideFileCheck {
         StateMachine::side_file_check(self)
     }
-    fn checkpoints_from(&mut self, oldest: LogIndex) {
-        StateMachine::checkpoints_from(self, oldest);
+    fn checkpoints_kept(&mut self, kept: &[LogIndex]) {
+        StateMachine::checkpoints_kept(self, kept);
     }
 }
 
@@ -83,7 +83,7 @@ struct Pace {
 
 /// A restart applies about so many payload bytes again, at most,
 const CHECKPOINT_BYTES: u64 = 64 << 20;
-/// or so many times the bytes of a checkpoint, so that the disk has little to do for checkpoints beside the log,
+/// or so many times the bytes that are written for a checkpoint, so that the disk has little to do for checkpoints beside the log,
 const CHECKPOINT_SHARE: u64 = 8;
 /// or what was applied in so much time;
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
@@ -95,7 +95,7 @@ impl Pace {
         Pace { bytes: 0, last: now, pause: Duration::ZERO }
     }
 
-    /// `last_bytes` is what the last one has.
+    /// `last_bytes` is what was written for the last one.
     fn is_due(&self, now: Instant, last_bytes: u64) -> bool {
         if self.bytes == 0 {
             return false;
@@ -160,9 +160,6 @@ impl Machine {
     /// Everything before `first`, the first entry of a segment, is applied: the moment for derived files and a checkpoint.
     fn cross_boundary(&mut self, first: LogIndex) -> io::Result<()> {
         self.machine().segment_started(first)?;
-        if let Some(oldest) = self.checkpoints.oldest() {
-            self.machine().checkpoints_from(oldest);
-        }
         if let Some(checkpoint) = self.take_checkpoint(Origin::Boundary) {
             self.checkpoints.write_later(checkpoint);
         }
@@ -182,6 +179,10 @@ impl Machine {
     /// Only holding the state fast keeps entries waiting.
     fn take_checkpoint(&mut self, origin: Origin) -> Option<PendingCheckpoint> {
         let last = self.applied?;
+        let kept = self.checkpoints.kept();
+        if !kept.is_empty() {
+            self.machine().checkpoints_kept(&kept);
+        }
         let began = self.checkpoints.now();
         let state = self.machine().checkpoint_later();
         let ended = self.checkpoints.now();
@@ -262,10 +263,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let chosen = self.checkpoints.chosen();
         SnapshotBuilder {
             // The one that was chosen is there already.
-            checkpoint: match chosen {
+            checkpoint: Mutex::new(match chosen {
                 Some(_) => None,
-                None => self.take_checkpoint(Origin::OnDemand).map(PendingCheckpoint::finish),
-            },
+                None => self.take_checkpoint(Origin::OnDemand),
+            }),
             chosen,
             log: self.log.clone(),
             checkpoints: self.checkpoints.clone(),
@@ -328,7 +329,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
 /// The checkpoint that was chosen to be served, or one of the state as it was when the builder was made.
 pub(crate) struct SnapshotBuilder {
     chosen: Option<LogIndex>,
-    checkpoint: Option<Checkpoint>,
+    /// Only ever reached through `&mut`; the lock makes it `Sync`, which openraft asks for.
+    checkpoint: Mutex<Option<PendingCheckpoint>>,
     log: LogView,
     checkpoints: CheckpointStore,
 }
@@ -342,14 +344,14 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         {
             return to_built(checkpoint);
         }
-        let Some(checkpoint) = self.checkpoint.take() else {
+        let pending = self.checkpoint.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let Some(checkpoint) = pending else {
             // The empty state needs no file.
             let snapshot = Parcel::of_state(Bytes::new());
             return Ok(SnapshotOf::<TypeConfig, Parcel> { meta: Default::default(), snapshot });
         };
         self.log.flush().await?;
-        self.checkpoints.write_now(checkpoint.clone()).await?;
-        to_built(checkpoint)
+        to_built(self.checkpoints.finish_now(checkpoint).await?)
     }
 }
 

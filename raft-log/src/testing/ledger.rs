@@ -141,9 +141,9 @@ impl StateMachine for Ledger {
         }
     }
 
-    fn checkpoints_from(&mut self, oldest: LogIndex) {
-        let Some((disk, dir)) = &self.sides else { return };
-        let gone = |(retired, _): &mut (LogIndex, String)| *retired <= oldest;
+    fn checkpoints_kept(&mut self, kept: &[LogIndex]) {
+        let (Some((disk, dir)), Some(oldest)) = (&self.sides, kept.first()) else { return };
+        let gone = |(retired, _): &mut (LogIndex, String)| *retired <= *oldest;
         for (_, name) in self.state.lock().unwrap().retired.extract_if(.., gone) {
             disk.remove(&dir.join(name)).unwrap();
         }

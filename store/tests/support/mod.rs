@@ -20,9 +20,27 @@ use flotilla_store::{ApplyObserver, Command, EntryBuilder, Outcome, StartPolicy,
 pub struct MemoryDisk {
     files: Mutex<BTreeMap<PathBuf, Arc<MemoryFile>>>,
     is_full: AtomicBool,
+    /// So many more steps work; none of those after. `None`: all do.
+    steps: Arc<Mutex<Option<u64>>>,
 }
 
-pub struct MemoryFile(Mutex<Vec<u8>>);
+pub struct MemoryFile {
+    bytes: Mutex<Vec<u8>>,
+    /// What a crash leaves.
+    synced: Mutex<Vec<u8>>,
+    steps: Arc<Mutex<Option<u64>>>,
+}
+
+fn step(steps: &Mutex<Option<u64>>) -> io::Result<()> {
+    match &mut *steps.lock().unwrap() {
+        None => Ok(()),
+        Some(0) => Err(io::Error::other("the disk is gone")),
+        Some(left) => {
+            *left -= 1;
+            Ok(())
+        }
+    }
+}
 
 impl MemoryDisk {
     pub fn names(&self) -> Vec<String> {
@@ -30,11 +48,21 @@ impl MemoryDisk {
         files.keys().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
     }
 
+    /// The names of index files.
+    pub fn index_files(&self) -> Vec<String> {
+        self.names().into_iter().filter(|name| name.ends_with(".idx")).collect()
+    }
+
+    /// The names of part files.
+    pub fn part_files(&self) -> Vec<String> {
+        self.names().into_iter().filter(|name| name.ends_with(".part")).collect()
+    }
+
     /// Flips a bit of a file, `from_end` bytes before its end.
     pub fn damage(&self, name: &str, from_end: usize) {
         let files = self.files.lock().unwrap();
         let (_, file) = files.iter().find(|(path, _)| path.ends_with(name)).unwrap();
-        let mut bytes = file.0.lock().unwrap();
+        let mut bytes = file.bytes.lock().unwrap();
         let at = bytes.len() - from_end;
         bytes[at] ^= 4;
     }
@@ -42,7 +70,25 @@ impl MemoryDisk {
     pub fn len_of(&self, name: &str) -> usize {
         let files = self.files.lock().unwrap();
         let (_, file) = files.iter().find(|(path, _)| path.ends_with(name)).unwrap();
-        file.0.lock().unwrap().len()
+        file.bytes.lock().unwrap().len()
+    }
+
+    /// Lets `steps` more changes work, and none after; `None` lets all of them.
+    pub fn set_steps(&self, steps: Option<u64>) {
+        *self.steps.lock().unwrap() = steps;
+    }
+
+    /// Whether a step failed since [`MemoryDisk::set_steps`].
+    pub fn is_out_of_steps(&self) -> bool {
+        *self.steps.lock().unwrap() == Some(0)
+    }
+
+    /// What was written and not synced is lost.
+    pub fn crash(&self) {
+        for file in self.files.lock().unwrap().values() {
+            let synced = file.synced.lock().unwrap().clone();
+            *file.bytes.lock().unwrap() = synced;
+        }
     }
 
     /// Makes it full, or not any more: no file can be made.
@@ -63,7 +109,13 @@ impl Disk for MemoryDisk {
         if self.is_full.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let file = Arc::new(MemoryFile(Mutex::new(vec![0; len as usize])));
+        step(&self.steps)?;
+        let zeroes = vec![0; len as usize];
+        let file = Arc::new(MemoryFile {
+            bytes: Mutex::new(zeroes.clone()),
+            synced: Mutex::new(zeroes),
+            steps: self.steps.clone(),
+        });
         self.files.lock().unwrap().insert(path.to_owned(), file.clone());
         Ok(file)
     }
@@ -77,6 +129,7 @@ impl Disk for MemoryDisk {
         Ok(self.names())
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        step(&self.steps)?;
         let mut files = self.files.lock().unwrap();
         let file = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
         files.insert(to.to_owned(), file);
@@ -87,7 +140,7 @@ impl Disk for MemoryDisk {
         Ok(())
     }
     fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
-        Ok(())
+        step(&self.steps)
     }
     fn lock(&self, _path: &Path) -> io::Result<Box<dyn DirLock>> {
         Err(io::ErrorKind::Unsupported.into())
@@ -99,19 +152,24 @@ impl Disk for MemoryDisk {
 
 impl DiskFile for MemoryFile {
     fn len(&self) -> u64 {
-        self.0.lock().unwrap().len() as u64
+        self.bytes.lock().unwrap().len() as u64
     }
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut file = self.0.lock().unwrap();
+        let whole = step(&self.steps);
+        let bytes = if whole.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
+        let mut file = self.bytes.lock().unwrap();
         file[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
-        Ok(())
+        whole
     }
     fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
-        let file = self.0.lock().unwrap();
+        let file = self.bytes.lock().unwrap();
         let part = file.get(offset as usize..offset as usize + len).ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok(Bytes::copy_from_slice(part))
     }
     fn sync_data(&self) -> io::Result<()> {
+        step(&self.steps)?;
+        let bytes = self.bytes.lock().unwrap().clone();
+        *self.synced.lock().unwrap() = bytes;
         Ok(())
     }
 }

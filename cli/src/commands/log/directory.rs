@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flotilla_raft_log::LogIndex;
 use flotilla_raft_log::tools::{CheckpointRow, Damage, Depth, Examination, OfflineDisk, OfflineError, OfflineLog};
-use flotilla_store::offline::{self, IndexFileMark, IndexFileRow, StateSummary};
+use flotilla_store::offline::{self, IndexFileMark, IndexFileRow, PartFileRow, StateSummary};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -25,6 +25,7 @@ pub struct Findings {
     /// What the state in each sound checkpoint holds, oldest first.
     pub states: Vec<StateRow>,
     pub index_files: Vec<IndexFileRow>,
+    pub part_files: Vec<PartFileRow>,
     /// Index files that the replica found damaged itself.
     pub set_aside: Vec<String>,
     /// What was looked at.
@@ -65,9 +66,10 @@ impl Directory {
         for row in &states {
             log.damages.extend(row.damage.as_ref().map(|what| damage(&row.checkpoint, what)));
         }
-        let (mut index_files, mut set_aside) = (Vec::new(), Vec::new());
+        let (mut index_files, mut part_files, mut set_aside) = (Vec::new(), Vec::new(), Vec::new());
         if let Some(dir) = &self.store_dir {
             index_files = offline::index_files(&OfflineDisk, dir, depth == Depth::Checksums)?;
+            part_files = offline::part_files(&OfflineDisk, dir)?;
             set_aside = offline::set_aside(&OfflineDisk, dir)?;
             let newest_only = states.iter().rev().find(|row| row.state.is_some());
             log.damages.extend(newest_only.into_iter().flat_map(|row| missing_index_files(row, &index_files)));
@@ -75,17 +77,23 @@ impl Directory {
         for row in &index_files {
             log.damages.extend(row.damage.as_ref().map(|what| damage(&row.file, what)));
         }
+        for row in &part_files {
+            log.damages.extend(row.damage.as_ref().map(|what| damage(&row.file, what)));
+        }
         log.damages.extend(set_aside.iter().map(|name| {
             damage(name, "the replica found it damaged and set it aside; a start makes it again from the log")
         }));
-        Ok(Findings { log, states, index_files, set_aside, store_dir: self.store_dir.clone() })
+        Ok(Findings { log, states, index_files, part_files, set_aside, store_dir: self.store_dir.clone() })
     }
 
     /// `None` for a log whose state machine is not the store.
     fn state_in(&self, row: &CheckpointRow) -> Option<StateRow> {
-        self.store_dir.as_ref()?;
+        let dir = self.store_dir.as_ref()?;
         let last = row.last?;
-        let summary = self.log.checkpoint_state(LogIndex(last.index)).and_then(|state| offline::summarize(&state));
+        let summary = self
+            .log
+            .checkpoint_state(LogIndex(last.index))
+            .and_then(|state| offline::summarize(&OfflineDisk, dir, &state));
         let (state, damage) = match summary {
             Ok(state) => (Some(state), None),
             Err(what) => (None, Some(format!("state in it: {what}"))),

@@ -49,6 +49,9 @@ pub fn text_of(findings: &Findings) -> String {
     if !findings.index_files.is_empty() {
         text += &format!("\n{}", index_files(findings));
     }
+    if !findings.part_files.is_empty() {
+        text += &format!("\n{}", part_files(findings));
+    }
     let names = |what: &str, names: &[String]| {
         if names.is_empty() { String::new() } else { format!("\n{what}: {}\n", names.join(", ")) }
     };
@@ -130,6 +133,22 @@ fn index_files(findings: &Findings) -> String {
             index(row.mark.map(|mark| mark.last_index)),
             row.queues.to_string(),
             row.slots.to_string(),
+            row.damage.clone().unwrap_or_default(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn part_files(findings: &Findings) -> String {
+    let mut table = Table::new(["PART FILE", "BYTES", "PARTS", "CHECKPOINTS", "DAMAGE"]);
+    for row in &findings.part_files {
+        let states = findings.states.iter().filter_map(|found| found.state.as_ref());
+        let relying = states.filter(|state| state.part_files.contains(&row.file)).count();
+        table.row([
+            row.file.clone(),
+            row.bytes.to_string(),
+            row.parts.to_string(),
+            relying.to_string(),
             row.damage.clone().unwrap_or_default(),
         ]);
     }

@@ -15,6 +15,7 @@ struct Verdict<'a> {
     records: u64,
     checkpoints: usize,
     index_files: usize,
+    part_files: usize,
     damages: &'a [Damage],
 }
 
@@ -42,14 +43,17 @@ fn verdict(findings: &Findings) -> Verdict<'_> {
         records: log.records,
         checkpoints: log.checkpoints.len(),
         index_files: findings.index_files.len(),
+        part_files: findings.part_files.len(),
         damages: &log.damages,
     }
 }
 
 fn text_of(findings: &Findings) -> String {
-    let Verdict { is_clean, segments, records, checkpoints, index_files, damages } = verdict(findings);
-    let looked =
-        format!("{segments} segment(s), {records} record(s), {checkpoints} checkpoint(s), {index_files} index file(s)");
+    let Verdict { is_clean, segments, records, checkpoints, index_files, part_files, damages } = verdict(findings);
+    let looked = format!(
+        "{segments} segment(s), {records} record(s), {checkpoints} checkpoint(s), {index_files} index file(s), \
+         {part_files} part file(s)"
+    );
     if is_clean {
         return format!("clean: {looked}");
     }
