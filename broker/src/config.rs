@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use flotilla_message::{AckLevel, FlushLevel, limits};
 use flotilla_raft_log::{FlushMode, LogConfig, NodeId, RaftTiming};
+use flotilla_store::limits as store_limits;
 use serde::{Deserialize, Serialize};
 
 /// Settings of one replica of a broker group. All have defaults; a key that is not known is refused.
@@ -130,6 +131,9 @@ pub struct BrokerConfig {
     pub transaction_check_interval_ms: u64,
     /// Questions about one message before it is parked. Default 15; 1 to 1000.
     pub transaction_checks_max: u32,
+    /// How many message ids the group keeps to find repeated sends, besides the ten minutes that it keeps them for. The leader's
+    /// setting counts, so it should be the same on all replicas. Some 90 bytes of memory each. Default 200,000; 1,000 to 5,000,000.
+    pub dedup_entries_max: u32,
     /// Longest time a receive call waits for messages, ms. Default 30,000; 1,000 to 300,000.
     pub long_polling_max_ms: u64,
     /// How long a received message stays invisible when the call does not say, as push consumers leave it, ms. Default
@@ -265,6 +269,7 @@ impl Default for BrokerConfig {
             transaction_check_after_ms: 6_000,
             transaction_check_interval_ms: 30_000,
             transaction_checks_max: 15,
+            dedup_entries_max: store_limits::DEDUP_ENTRIES_MAX as u32,
             long_polling_max_ms: 30_000,
             invisible_default_ms: 60_000,
             parked_calls_max: 10_000,
@@ -411,7 +416,7 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 33] = [
+        let ranges: [(&str, u64, u64, u64); 34] = [
             ("retention_ms", self.retention_ms, 1, u64::MAX),
             ("retention_hour_utc", self.retention_hour_utc.unwrap_or(0).into(), 0, 23),
             (
@@ -430,6 +435,12 @@ impl BrokerConfig {
             ("transaction_check_after_ms", self.transaction_check_after_ms, 100, 3_600_000),
             ("transaction_check_interval_ms", self.transaction_check_interval_ms, 100, 3_600_000),
             ("transaction_checks_max", self.transaction_checks_max.into(), 1, 1000),
+            (
+                "dedup_entries_max",
+                self.dedup_entries_max.into(),
+                *store_limits::DEDUP_ENTRIES_RANGE.start() as u64,
+                *store_limits::DEDUP_ENTRIES_RANGE.end() as u64,
+            ),
             ("long_polling_max_ms", self.long_polling_max_ms, 1_000, 300_000),
             ("invisible_default_ms", self.invisible_default_ms, 1_000, INVISIBLE_MS_MAX),
             ("parked_calls_max", self.parked_calls_max, 1, u64::MAX),

@@ -13,7 +13,7 @@ use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{ApplyObserver, StoreReader};
 use tokio::sync::Notify;
 
-use crate::admin::key_indexer;
+use crate::admin::key_indexer::{self, GrownQueues};
 use crate::admin::service::AdminService;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
@@ -60,10 +60,12 @@ struct Listener {
     duties: Arc<DutyNews>,
     failure: Arc<Failure>,
     clock: Arc<TermClock>,
+    grown: Arc<GrownQueues>,
 }
 
 impl ApplyObserver for Listener {
-    fn queue_grew(&self, topic: &TopicName, _queue: QueueId) {
+    fn queue_grew(&self, topic: &TopicName, queue: QueueId) {
+        self.grown.note(topic, queue);
         self.lanes.topic_news(topic);
     }
 
@@ -75,6 +77,10 @@ impl ApplyObserver for Listener {
 
     fn stamped(&self, log_time_ms: u64) {
         self.clock.saw(log_time_ms);
+    }
+
+    fn replaced(&self) {
+        self.grown.note_all();
     }
 
     fn catalog_changed(&self) {
@@ -112,19 +118,22 @@ impl Node {
         let duty_news = Arc::new(DutyNews::default());
         let failure = Arc::new(Failure::default());
         let clock = Arc::new(TermClock::new(runtime.clone()));
+        let grown = Arc::new(GrownQueues::default());
         let listener = Listener {
             lanes: lanes.clone(),
             catalog: catalog.clone(),
             duties: duty_news.clone(),
             failure: failure.clone(),
             clock: clock.clone(),
+            grown: grown.clone(),
         };
         let store_dir = config.data_dir.join("store");
         let (machine, store) = flotilla_store::open(disk.clone(), store_dir.clone(), Arc::new(listener))
             .map_err(|error| StartError::Store { dir: store_dir.display().to_string(), reason: error.to_string() })?;
         let keys = key_indexer::open(&disk, &config.data_dir)?;
         let log = ReplicatedLog::open(config.log_config(), runtime.clone(), disk, transport, machine).await?;
-        let (replica, proposer) = assemble(config, runtime, log, (store, keys), clock, lanes, failure, &*connector);
+        let (replica, proposer) =
+            assemble(config, runtime, log, (store, keys, grown), clock, lanes, failure, &*connector);
         let mut tasks = vec![proposer];
         tasks.extend(duties(&replica, catalog, &*connector));
         tasks.extend(duty::start(&replica, &duty_news));
@@ -248,7 +257,7 @@ fn assemble(
     config: BrokerConfig,
     runtime: Runtime,
     log: Log,
-    (store, keys): (StoreReader, Arc<KeyIndex>),
+    (store, keys, grown_queues): (StoreReader, Arc<KeyIndex>, Arc<GrownQueues>),
     clock: Arc<TermClock>,
     lanes: Arc<Lanes>,
     failure: Arc<Failure>,
@@ -267,6 +276,7 @@ fn assemble(
     );
     let task = failure.guard(&runtime, "proposer", batcher);
     let replica = Replica {
+        grown_queues,
         node: NodeId(config.node),
         voters: config.voters(),
         leadership: Leadership::new(runtime.clone()),

@@ -10,6 +10,7 @@ use flotilla_runtime::Runtime;
 use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo, TopicLevel};
 
+use crate::admin::key_indexer::GrownQueues;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
 use crate::consume::renewal::Renewals;
@@ -46,6 +47,8 @@ pub struct Replica {
     pub leadership: Arc<Leadership>,
     /// Which messages have which keys.
     pub keys: Arc<KeyIndex>,
+    /// Which queues grew since they were put into that.
+    pub grown_queues: Arc<GrownQueues>,
     /// The way into the log.
     pub proposer: Proposer,
     /// Calls that wait for a leader.

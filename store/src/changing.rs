@@ -2,6 +2,7 @@
 
 use flotilla_message::{MessageType, Permission, QueueId, TopicName, limits};
 
+use crate::limits::DEDUP_ENTRIES_RANGE;
 use crate::progress::QueueProgress;
 use crate::queue::Queue;
 use crate::state::{Changes, Refusal, RetryPauses, State};
@@ -140,6 +141,35 @@ impl State {
         };
         let behind = self.groups.iter().find(|(_, group)| is_behind(group.uid));
         behind.map(|(group, _)| group.to_string())
+    }
+
+    /// Whether some queue behind the writable ones can go.
+    pub fn has_drained(&self, name: &TopicName) -> bool {
+        let Some(topic) = self.topics.get(name) else { return false };
+        self.drained_after(name, topic.writable_queues) < topic.queues.len() as u32
+    }
+
+    pub fn drop_drained(&mut self, name: &TopicName, uid: u64, changes: &mut Changes) -> Result<Outcome, Refusal> {
+        let topic = self.topic(name.as_str())?;
+        if topic.uid != uid {
+            return Err(Rejection::TopicReplaced { uid }.into());
+        }
+        let (queue_count, writable_queues) = (topic.queues.len() as u32, topic.writable_queues);
+        let kept = self.drained_after(name, writable_queues);
+        if kept < queue_count {
+            self.shrink(name, writable_queues, kept)?;
+            changes.catalog = true;
+        }
+        Ok(Outcome::TopicUpdated { queue_count: kept, writable_queues })
+    }
+
+    pub fn set_dedup_window(&mut self, entries_max: u32) -> Result<Outcome, Rejection> {
+        let ids = entries_max as usize;
+        if !DEDUP_ENTRIES_RANGE.contains(&ids) {
+            return Err(Rejection::DedupWindowOutOfRange { entries_max });
+        }
+        self.dedup.set_entries_max(ids);
+        Ok(Outcome::Noted)
     }
 
     pub fn drop_topic(&mut self, name: &str, uid: u64, changes: &mut Changes) -> Result<Outcome, Refusal> {

@@ -330,6 +330,19 @@ pub enum Command {
         /// Its number.
         uid: u64,
     },
+    /// Drops the queues behind the writable ones that are drained, if this very life of the topic is there. A leader's duty:
+    /// whoever asked for fewer queues need not ask again.
+    DropDrained {
+        /// The topic.
+        name: TopicName,
+        /// Its number.
+        uid: u64,
+    },
+    /// How many message ids are kept to find repeated sends. A leader's duty, by its settings.
+    SetDedupWindow {
+        /// See [`crate::limits::DEDUP_ENTRIES_RANGE`].
+        entries_max: u32,
+    },
     /// Makes a dead letter of a delivered message at once, whatever its deliveries so far.
     DeadLetter {
         /// The group.

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 
 use flotilla_message::{Hash128, MessageRef, QueueId};
 
-use crate::limits::{DEDUP_ENTRIES_MAX, DEDUP_WINDOW_MS};
+use crate::limits::{DEDUP_ENTRIES_MAX, DEDUP_STEP_MS_MAX, DEDUP_WINDOW_MS};
 
 /// A message id seen, and where its message went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub key: u128,
+    /// Time of the window.
     pub at_ms: u64,
     /// Its offset; of a delayed message the time at which it is due, milliseconds.
     pub mark: u64,
@@ -25,7 +26,7 @@ pub(crate) fn dedup_key(topic_uid: u64, message_id: &[u8]) -> u128 {
     hash.finish()
 }
 
-/// First in, first out: by time and by count.
+/// First in, first out: by time and by count. Its time is its own: log time, but for jumps.
 ///
 /// The table is our own (open addressing, no removal marks) because the ordered maps cost several
 /// cache misses for each message of a full window, and the hashed ones have a random order.
@@ -38,6 +39,9 @@ pub(crate) struct DedupWindow {
     table: Vec<u64>,
     /// Running hash over all that ever entered.
     hash: u128,
+    /// Milliseconds that have passed, in steps that are bounded.
+    now_ms: u64,
+    entries_max: usize,
 }
 
 const TABLE_LEN_MIN: usize = 1024;
@@ -49,13 +53,13 @@ impl DedupWindow {
             first_serial: 0,
             table: vec![0; TABLE_LEN_MIN],
             hash: Hash128::new().finish(),
+            now_ms: 0,
+            entries_max: DEDUP_ENTRIES_MAX,
         }
     }
 
-    pub fn restored(first_serial: u64, hash: u128, seen: Vec<Seen>) -> DedupWindow {
-        let mut window = DedupWindow::new();
-        window.first_serial = first_serial;
-        window.hash = hash;
+    pub fn restored(first_serial: u64, hash: u128, now_ms: u64, entries_max: usize, seen: Vec<Seen>) -> DedupWindow {
+        let mut window = DedupWindow { first_serial, hash, now_ms, entries_max, ..DedupWindow::new() };
         for entry in seen {
             window.place(entry);
         }
@@ -85,15 +89,38 @@ impl DedupWindow {
         self.first_serial + self.seen.len() as u64
     }
 
-    /// Log time at which the oldest one entered, milliseconds.
-    pub fn oldest_ms(&self) -> Option<u64> {
-        self.seen.front().map(|seen| seen.at_ms)
+    /// How long ago the oldest one entered, milliseconds of the window's time.
+    pub fn reach_ms(&self) -> u64 {
+        self.seen.front().map_or(0, |seen| self.now_ms.saturating_sub(seen.at_ms))
     }
 
-    /// Forgets what is too old at `now_ms`.
-    pub fn expire(&mut self, now_ms: u64) {
+    /// The window's time, milliseconds.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Most ids that it keeps.
+    pub fn entries_max(&self) -> usize {
+        self.entries_max
+    }
+
+    /// Keeps so many ids at most from now on.
+    pub fn set_entries_max(&mut self, entries_max: usize) {
+        self.entries_max = entries_max;
+        while self.seen.len() > entries_max {
+            self.evict();
+        }
+    }
+
+    /// Log time moved on by so much.
+    pub fn pass(&mut self, step_ms: u64) {
+        self.now_ms += bounded(step_ms);
+    }
+
+    /// Forgets what is too old.
+    pub fn expire(&mut self) {
         while let Some(oldest) = self.seen.front() {
-            if oldest.at_ms.saturating_add(DEDUP_WINDOW_MS) > now_ms {
+            if oldest.at_ms.saturating_add(DEDUP_WINDOW_MS) > self.now_ms {
                 break;
             }
             self.evict();
@@ -120,7 +147,7 @@ impl DedupWindow {
 
     /// Takes in a key that [`DedupWindow::find`] does not find.
     pub fn insert(&mut self, entry: Seen) {
-        if self.seen.len() >= DEDUP_ENTRIES_MAX {
+        if self.seen.len() >= self.entries_max {
             self.evict();
         }
         let mut hash = Hash128::from_u128(self.hash);
@@ -182,6 +209,11 @@ impl DedupWindow {
     }
 }
 
+/// By how much the window's time moves on when log time does so by `step_ms`.
+pub(crate) fn bounded(step_ms: u64) -> u64 {
+    step_ms.min(DEDUP_STEP_MS_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -204,7 +236,8 @@ mod tests {
         let mut model: BTreeMap<u128, Seen> = BTreeMap::new();
         for i in 0..60_000u64 {
             let now_ms = i * 37;
-            window.expire(now_ms);
+            window.pass(if i == 0 { 0 } else { 37 });
+            window.expire();
             model.retain(|_, entry| entry.at_ms + DEDUP_WINDOW_MS > now_ms);
             // Every third is a repetition from within or beyond the window.
             let id = if i % 3 == 0 { i.wrapping_mul(7919) % (i + 1) } else { 1_000_000 + i };
@@ -235,12 +268,27 @@ mod tests {
     }
 
     #[test]
+    fn a_window_made_smaller_forgets_the_oldest_at_once() {
+        let mut window = DedupWindow::new();
+        (0..5000).for_each(|i| window.insert(seen(i, 0)));
+        window.set_entries_max(1000);
+        assert_eq!((window.len(), window.first_serial()), (1000, 4000));
+        window.insert(seen(5000, 0));
+        assert!(window.find(seen(4000, 0).key).is_none() && window.find(seen(4001, 0).key).is_some());
+        window.set_entries_max(2000);
+        (5001..6000).for_each(|i| window.insert(seen(i, 0)));
+        assert_eq!(window.len(), 1999);
+    }
+
+    #[test]
     fn a_restored_window_finds_the_same() {
         let mut window = DedupWindow::new();
         (0..5000).for_each(|i| window.insert(seen(i, i)));
-        window.expire(DEDUP_WINDOW_MS + 1000);
-        let again =
-            DedupWindow::restored(window.first_serial(), window.hash(), window.part(0, u64::MAX).copied().collect());
+        (0..10).for_each(|_| window.pass(u64::MAX));
+        window.pass(1000);
+        window.expire();
+        let rows = window.part(0, u64::MAX).copied().collect();
+        let again = DedupWindow::restored(window.first_serial(), window.hash(), window.now_ms(), 5000, rows);
         for i in 0..5000 {
             assert_eq!(window.find(seen(i, 0).key), again.find(seen(i, 0).key));
         }

@@ -41,6 +41,8 @@ pub(crate) mod layout {
     pub const RENEW: u8 = 44;
     pub const DROP_TOPIC: u8 = 45;
     pub const DEAD_LETTER: u8 = 46;
+    pub const DROP_DRAINED: u8 = 47;
+    pub const SET_DEDUP_WINDOW: u8 = 62;
     pub const DELIVER_DUE: u8 = 48;
     pub const RECALL: u8 = 49;
     pub const END_TRANSACTION: u8 = 50;
@@ -177,6 +179,8 @@ pub fn command_bytes(command: &Command) -> usize {
         | Command::Redeliver { .. }
         | Command::Renew { .. }
         | Command::DropTopic { .. }
+        | Command::DropDrained { .. }
+        | Command::SetDedupWindow { .. }
         | Command::DeadLetter { .. } => entry_rare::operand_bytes(command),
         Command::SetTopicLevel { name, .. } => text(name.as_str()) + 2,
         Command::AnsweredEarly { commands } => 4 + 4 * commands.len(),
@@ -314,6 +318,8 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
         | Command::Redeliver { .. }
         | Command::Renew { .. }
         | Command::DropTopic { .. }
+        | Command::DropDrained { .. }
+        | Command::SetDedupWindow { .. }
         | Command::DeadLetter { .. } => entry_rare::put_operands(out, command),
         Command::SetTopicLevel { name, level } => entry_levels::put_set_topic_level(out, name.as_str(), *level),
         Command::AnsweredEarly { commands } => entry_levels::put_answered_early(out, commands),

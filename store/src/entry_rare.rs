@@ -46,7 +46,8 @@ pub(crate) fn operand_bytes(command: &Command) -> usize {
         Command::Renew { group, topic, deliveries, .. } => {
             text(group.as_str()) + text(topic.as_str()) + 24 + 12 * deliveries.len()
         }
-        Command::DropTopic { name, .. } => text(name.as_str()) + 8,
+        Command::DropTopic { name, .. } | Command::DropDrained { name, .. } => text(name.as_str()) + 8,
+        Command::SetDedupWindow { .. } => 4,
         Command::DeadLetter { group, topic, .. } => text(group.as_str()) + text(topic.as_str()) + 16,
         other => unreachable!("{other:?} is written where its kind is"),
     }
@@ -107,6 +108,15 @@ pub(crate) fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             put_text(out, name.as_str());
             out.put_u64_le(*uid);
             layout::DROP_TOPIC
+        }
+        Command::DropDrained { name, uid } => {
+            put_text(out, name.as_str());
+            out.put_u64_le(*uid);
+            layout::DROP_DRAINED
+        }
+        Command::SetDedupWindow { entries_max } => {
+            out.put_u32_le(*entries_max);
+            layout::SET_DEDUP_WINDOW
         }
         Command::DeadLetter { group, topic, queue, offset, seq } => {
             put_text(out, group.as_str());
@@ -188,6 +198,8 @@ pub(crate) fn parse(kind: u8, operands: &mut Operands<'_>) -> Result<Command, Ma
             Ok(Command::Renew { group, topic, queue, deliveries, holder, invisible_until_ms })
         }
         layout::DROP_TOPIC => Ok(Command::DropTopic { name: operands.topic_name()?, uid: operands.u64()? }),
+        layout::DROP_DRAINED => Ok(Command::DropDrained { name: operands.topic_name()?, uid: operands.u64()? }),
+        layout::SET_DEDUP_WINDOW => Ok(Command::SetDedupWindow { entries_max: operands.u32()? }),
         layout::DEAD_LETTER => Ok(Command::DeadLetter {
             group: operands.group_name()?,
             topic: operands.topic_name()?,

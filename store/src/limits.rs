@@ -16,11 +16,18 @@ pub const ATTEMPTS_PER_QUEUE_MAX: usize = 64;
 /// Longest attempt id, bytes.
 pub const ATTEMPT_ID_BYTES_MAX: usize = 255;
 
-/// Most message ids in the window that finds repeated sends; the oldest goes first.
+/// Most message ids in the window that finds repeated sends, unless it is set otherwise; the oldest goes first.
 pub const DEDUP_ENTRIES_MAX: usize = 200_000;
 
-/// How long a message id stays in that window, milliseconds of log time.
+/// What it may be set to.
+pub const DEDUP_ENTRIES_RANGE: std::ops::RangeInclusive<usize> = 1_000..=5_000_000;
+
+/// How long a message id stays in that window, milliseconds of the window's own time.
 pub const DEDUP_WINDOW_MS: u64 = 10 * 60 * 1000;
+
+/// The most by which one entry moves the window's time on, milliseconds: log time that jumps by an hour makes nobody forget
+/// what was sent a moment ago. In a group at rest ids stay for longer.
+pub const DEDUP_STEP_MS_MAX: u64 = 60 * 1000;
 
 /// Most delayed messages that wait at a time; a send beyond is refused.
 pub const DELAYED_MAX: usize = 10_000_000;

@@ -23,7 +23,7 @@ use crate::{Command, Outcome, Rejection, StoreError, StoreReader};
 
 /// Counts up when [`StoreReader::digest`] of the same state becomes another one: replicas of two releases must not take one
 /// another for wrong.
-const DIGEST_VERSION: u32 = 2;
+const DIGEST_VERSION: u32 = 3;
 /// Added to the name of an index file that was found damaged.
 pub(crate) const DAMAGED_ENDING: &str = ".damaged";
 
@@ -100,7 +100,9 @@ impl StoreMachine {
         let mut outcomes = Vec::with_capacity(entry.commands.len());
         {
             let mut state = self.shared.write();
-            state.log_time_ms = state.log_time_ms.max(entry.log_time_ms);
+            let step_ms = entry.log_time_ms.saturating_sub(state.log_time_ms);
+            state.dedup.pass(step_ms);
+            state.log_time_ms += step_ms;
             for command in &entry.commands {
                 let applied = match command.is_duty() && entry.term != term {
                     true => Err(Rejection::TermPassed { proposed: entry.term, term }.into()),
@@ -356,6 +358,7 @@ impl StateMachine for StoreMachine {
         let state = self.restore_state(checkpoint, applied.0).map_err(RestoreError)?;
         let (index, below) = (state.applied, state.trimmed_below);
         *self.shared.write() = state;
+        self.observer.replaced();
         self.observer.catalog_changed();
         self.observer.timers_changed();
         self.observer.trimmed(below);
@@ -427,6 +430,8 @@ fn apply_rare(state: &mut State, command: &Command, changes: &mut Changes) -> Re
             let place = (group.as_str(), topic.as_str(), *queue);
             Ok(state.renew(place, deliveries, *holder, *invisible_until_ms)?)
         }
+        Command::DropDrained { name, uid } => state.drop_drained(name, *uid, changes),
+        Command::SetDedupWindow { entries_max } => Ok(state.set_dedup_window(*entries_max)?),
         Command::DropTopic { name, uid } => state.drop_topic(name.as_str(), *uid, changes),
         Command::DeadLetter { group, topic, queue, offset, seq } => {
             Ok(state.give_up((group.as_str(), topic.as_str(), *queue), *offset, *seq, changes)?)

@@ -27,6 +27,9 @@ pub trait ApplyObserver: Send + Sync + 'static {
     /// A topic or a group was made or dropped, or the whole state was replaced by a checkpoint.
     fn catalog_changed(&self) {}
 
+    /// The whole state was replaced by a checkpoint: anything may be another than before.
+    fn replaced(&self) {}
+
     /// A message waits for a time that comes before that of all others, or the whole state was
     /// replaced by a checkpoint.
     fn timers_changed(&self) {}

@@ -3,7 +3,9 @@
 use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, TopicName, limits};
 
 use crate::Slot;
-use crate::limits::{DELAYED_MAX, GROUPS_MAX, HALVES_MAX, RETRY_PAUSE_MS_MAX, RETRY_PAUSES_MAX, TOPICS_MAX};
+use crate::limits::{
+    DEDUP_ENTRIES_RANGE, DELAYED_MAX, GROUPS_MAX, HALVES_MAX, RETRY_PAUSE_MS_MAX, RETRY_PAUSES_MAX, TOPICS_MAX,
+};
 
 /// The answer to one [`crate::Command`]; the same on every replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -365,6 +367,15 @@ pub enum Rejection {
         queue: QueueId,
         /// Who has not consumed them.
         group: String,
+    },
+    /// The window of repeated sends cannot be so large or small.
+    #[error(
+        "the window of repeated sends cannot keep {entries_max} ids, {} to {} are allowed",
+        DEDUP_ENTRIES_RANGE.start(), DEDUP_ENTRIES_RANGE.end()
+    )]
+    DedupWindowOutOfRange {
+        /// What was asked for.
+        entries_max: u32,
     },
     /// The topic is another one by now, of the same name.
     #[error("topic number {uid} is gone; the topic of that name was made later")]

@@ -83,13 +83,13 @@ pub(crate) fn admit<'t>(
     Ok((name, topic, way))
 }
 
-/// Gives each message of an admitted batch its place, or finds that it has one.
+/// Gives each message of an admitted batch its place, or finds that it has one. `window_ms` is the dedup window's time.
 pub(crate) fn sequence(
     to: &mut impl Sequence,
     batch: &Batch<'_>,
     topic_uid: u64,
     way: Way,
-    log_time_ms: u64,
+    window_ms: u64,
 ) -> Vec<ProducedSlot> {
     let mut offsets = Vec::with_capacity(batch.frames.len());
     for place in batch.frames {
@@ -101,7 +101,7 @@ pub(crate) fn sequence(
         }
         let message = MessageRef { index: batch.index, ordinal: place.ordinal };
         let mark = to.place(way, message, place);
-        let seen = Seen { key, at_ms: log_time_ms, mark, message, queue: batch.queue };
+        let seen = Seen { key, at_ms: window_ms, mark, message, queue: batch.queue };
         offsets.push(ProducedSlot { duplicate: false, ..seen.produced(way) });
         to.remember(seen);
     }
@@ -162,7 +162,8 @@ impl State {
             unreachable!("topic and queue were found above");
         };
 
-        self.dedup.expire(self.log_time_ms);
+        self.dedup.expire();
+        let window_ms = self.dedup.now_ms();
         let mut applying = Applying {
             uid,
             queue_id,
@@ -174,7 +175,7 @@ impl State {
             references: &mut self.references,
             changes,
         };
-        let offsets = sequence(&mut applying, batch, uid, way, self.log_time_ms);
+        let offsets = sequence(&mut applying, batch, uid, way, window_ms);
         if matches!(way, Way::Queue) && offsets.iter().any(|slot| !slot.duplicate) {
             changes.queues_grown.insert((name, queue_id));
         }

@@ -129,7 +129,9 @@ pub struct StateDigest {
 pub struct DedupStatus {
     /// Message ids in it.
     pub entries: usize,
-    /// How far back it reaches, milliseconds of log time: less than
+    /// The most that it keeps.
+    pub entries_max: usize,
+    /// How far back it reaches, milliseconds of log time without its jumps: less than
     /// [`crate::limits::DEDUP_WINDOW_MS`] when the count bounds it, or since there is less.
     pub reach_ms: u64,
 }
@@ -416,11 +418,20 @@ impl StoreReader {
         StateDigest { applied: state.applied, digest: format!("{:032x}", state.digest()) }
     }
 
+    /// Topics of which some queue behind the writable ones can go: all groups that met the topic have consumed it. Each
+    /// with its number, at most `max`.
+    pub fn drained_topics(&self, max: usize) -> Vec<(TopicName, u64)> {
+        let state = self.shared.read();
+        let shrinking = state.topics.iter().filter(|(_, topic)| topic.writable_queues < topic.queues.len() as u32);
+        let drained = shrinking.filter(|(name, _)| state.has_drained(name));
+        drained.take(max).map(|(name, topic)| (name.clone(), topic.uid)).collect()
+    }
+
     /// How far the window of repeated sends reaches.
     pub fn dedup_status(&self) -> DedupStatus {
         let state = self.shared.read();
-        let oldest_ms = state.dedup.oldest_ms().unwrap_or(state.log_time_ms);
-        DedupStatus { entries: state.dedup.len(), reach_ms: state.log_time_ms.saturating_sub(oldest_ms) }
+        let dedup = &state.dedup;
+        DedupStatus { entries: dedup.len(), entries_max: dedup.entries_max(), reach_ms: dedup.reach_ms() }
     }
 
     /// Reads every index file whole, to find damage before a consumer meets it; answers how many

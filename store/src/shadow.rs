@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use flotilla_message::MessageRef;
 
-use crate::dedup::Seen;
+use crate::dedup::{Seen, bounded};
 use crate::entry_view::{CommandView, EntryView, FramePlace};
-use crate::limits::{DEDUP_ENTRIES_MAX, DEDUP_WINDOW_MS};
+use crate::limits::DEDUP_WINDOW_MS;
 use crate::producing::{Batch, Sequence, Way, admit, sequence};
 use crate::shared::Shared;
 use crate::state::State;
@@ -57,6 +57,8 @@ struct Row {
 #[derive(Default)]
 struct Overlay {
     log_time_ms: u64,
+    /// The dedup window's time.
+    window_ms: u64,
     /// The next offset of a queue, and the last entry that added to it.
     tails: BTreeMap<(u64, u32), (u64, u64)>,
     /// What the dedup window will hold, with the serial number it will have there.
@@ -141,7 +143,8 @@ impl Work {
         if self.unsure_until > 0 || self.sequenced <= state.applied {
             // The state has caught up with all that the overlay knew, or with what it could not know.
             self.unsure_until = 0;
-            self.overlay = Overlay { log_time_ms: state.log_time_ms, ..Overlay::default() };
+            let (log_time_ms, window_ms) = (state.log_time_ms, state.dedup.now_ms());
+            self.overlay = Overlay { log_time_ms, window_ms, ..Overlay::default() };
             self.sequenced = state.applied;
             self.rows.iter_mut().for_each(|row| row.outcomes = None);
         }
@@ -193,7 +196,9 @@ impl Overlay {
     /// What the commands of an entry come to; `None` if that is not sure.
     fn sequence_entry(&mut self, state: &State, index: u64, payload: &[u8]) -> Option<Vec<Option<Outcome>>> {
         let entry = EntryView::parse(payload).ok()?;
-        self.log_time_ms = self.log_time_ms.max(entry.log_time_ms);
+        let step_ms = entry.log_time_ms.saturating_sub(self.log_time_ms);
+        self.log_time_ms += step_ms;
+        self.window_ms += bounded(step_ms);
         let mut outcomes = Vec::with_capacity(entry.commands.len());
         for command in &entry.commands {
             let batch = match command {
@@ -240,10 +245,10 @@ impl Overlay {
         let (delayed, halves) = (state.timers.len() + self.delayed.len(), state.halves.len() + self.halves.len());
         match admit(&state.topics, batch, delayed, halves) {
             Ok((_, topic, way)) => {
-                let (uid, log_time_ms) = (topic.uid, self.log_time_ms);
+                let (uid, window_ms) = (topic.uid, self.window_ms);
                 let tail = topic.queue(batch.queue).map_or(0, crate::queue::Queue::max);
                 let mut ahead = Ahead { state, overlay: self, key: (uid, batch.queue.0), tail, index: batch.index };
-                let offsets = sequence(&mut ahead, batch, uid, way, log_time_ms);
+                let offsets = sequence(&mut ahead, batch, uid, way, window_ms);
                 Some(Outcome::Produced { queue: batch.queue, offsets })
             }
             // Some may be gone by then.
@@ -273,8 +278,8 @@ impl Ahead<'_> {
 
     /// Whether the window still holds it when this entry is applied.
     fn is_held(&self, serial: u64, seen: &Seen) -> bool {
-        serial + DEDUP_ENTRIES_MAX as u64 >= self.next_serial()
-            && seen.at_ms.saturating_add(DEDUP_WINDOW_MS) > self.overlay.log_time_ms
+        serial + self.state.dedup.entries_max() as u64 >= self.next_serial()
+            && seen.at_ms.saturating_add(DEDUP_WINDOW_MS) > self.overlay.window_ms
     }
 }
 

@@ -384,6 +384,8 @@ impl State {
         hash.write_u64(self.trimmed_before_ms);
         hash.write_u64(self.expired);
         hash.write_u64(self.dedup.first_serial());
+        hash.write_u64(self.dedup.now_ms());
+        hash.write_u64(self.dedup.entries_max() as u64);
         let parts = [
             (self.dedup.len(), self.dedup.hash()),
             (self.timers.len(), self.timers.hash()),

@@ -136,6 +136,34 @@ fn a_queue_goes_when_it_is_consumed_and_not_before() {
 }
 
 #[test]
+fn drained_queues_are_seen_and_go_by_a_duty_of_the_leader_alone() {
+    let mut node = Node::new().with_topic("t", 4).with_group("g", false, 3, StartPolicy::First);
+    let uid = node.reader.topic(&topic("t")).unwrap().uid;
+    let drop_drained = |uid| Command::DropDrained { name: topic("t"), uid };
+    let drained = |node: &Node| !node.reader.drained_topics(9).is_empty();
+    node.send("t", 2, &["waits"]);
+    assert!(!drained(&node), "all of them are writable");
+    assert_eq!(node.run(drop_drained(uid)), Outcome::TopicUpdated { queue_count: 4, writable_queues: 4 });
+    assert_eq!(node.run(queues("t", 2)), Outcome::TopicUpdated { queue_count: 3, writable_queues: 2 });
+    assert!(!drained(&node), "nobody has consumed what is there");
+    let got = node.run(deliver("g", "t", 2, 0..1, START_MS + 60_000));
+    let receipt = (0, granted(&got)[0].seq);
+    node.run(ack("g", "t", 2, &[receipt]));
+    assert_eq!(node.reader.drained_topics(9), [(topic("t"), uid)]);
+    assert_eq!(node.run(drop_drained(uid + 9)), Outcome::Rejected(Rejection::TopicReplaced { uid: uid + 9 }));
+    let mut late = flotilla_store::EntryBuilder::new(START_MS, 0);
+    late.push(&drop_drained(uid));
+    let refused = node.apply(late.finish());
+    assert!(matches!(refused[..], [Outcome::Rejected(Rejection::TermPassed { .. })]), "{refused:?}");
+    // Grown again meanwhile: nothing is to go.
+    let mut grown = node.restarted();
+    grown.run(queues("t", 3));
+    assert_eq!(grown.run(drop_drained(uid)), Outcome::TopicUpdated { queue_count: 3, writable_queues: 3 });
+    assert_eq!(node.run(drop_drained(uid)), Outcome::TopicUpdated { queue_count: 2, writable_queues: 2 });
+    assert!(!drained(&node) && node.restarted().reader.digest() == node.reader.digest());
+}
+
+#[test]
 fn ordered_messages_keep_the_number_of_queues_from_changing_until_they_are_consumed() {
     let mut node = Node::new().with_group("g", true, 3, StartPolicy::First);
     node.run(create_topic_of("t", MessageType::Fifo, 2));

@@ -110,7 +110,7 @@ fn two_hundred_thousand_pending_make_a_small_checkpoint_that_restores() {
             (0..1000).map(|i| (format!("{batch}-{i}"), 1_900_000_000_000 + (i * 7919 + batch) % 86_400_000)).collect();
         node.run(produce_delayed("d", 0, &ids.iter().map(|(id, due)| (id.as_str(), *due)).collect::<Vec<_>>()));
     }
-    node.now_ms += 3_600_000;
+    node.pass(3_600_000);
     node.run(produce_delayed("d", 0, &[("last", 1)]));
     assert_eq!((node.reader.dedup_status().entries, node.reader.delayed_count()), (1, 200_001));
     let head = node.machine.checkpoint();

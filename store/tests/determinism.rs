@@ -114,6 +114,8 @@ fn rare() -> impl Strategy<Value = Command> {
             }
         ),
         1 => (topic_name(), 0u64..12).prop_map(|(name, uid)| Command::DropTopic { name, uid }),
+        2 => (topic_name(), 0u64..7).prop_map(|(name, uid)| Command::DropDrained { name, uid }),
+        1 => (999u32..1003).prop_map(|entries_max| Command::SetDedupWindow { entries_max }),
         2 => (group_name(), topic_name(), queue(), offset(), 1u32..60).prop_map(
             |(group, topic, queue, offset, seq)| Command::DeadLetter { group, topic, queue, offset, seq }
         ),

@@ -78,6 +78,8 @@ fn commands() -> impl Strategy<Value = Command> {
                 invisible_until_ms,
             }),
         (topic_name(), any::<u64>()).prop_map(|(name, uid)| Command::DropTopic { name, uid }),
+        (topic_name(), any::<u64>()).prop_map(|(name, uid)| Command::DropDrained { name, uid }),
+        any::<u32>().prop_map(|entries_max| Command::SetDedupWindow { entries_max }),
         (group_name(), topic_name(), queue(), offset(), any::<u32>())
             .prop_map(|(group, topic, queue, offset, seq)| Command::DeadLetter { group, topic, queue, offset, seq }),
         (

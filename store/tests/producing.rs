@@ -58,11 +58,46 @@ fn a_repeated_send_is_answered_with_the_first_place() {
 fn the_window_ends_by_log_time() {
     let mut node = Node::new().with_topic("t", 1);
     node.send("t", 0, &["a"]);
-    node.now_ms += limits::DEDUP_WINDOW_MS - 1;
+    node.pass(limits::DEDUP_WINDOW_MS - 1);
     assert_eq!(produced(node.send("t", 0, &["a", "b"])), [(0, 0, true), (0, 1, false)]);
     assert_eq!(node.reader.dedup_status().reach_ms, limits::DEDUP_WINDOW_MS - 1);
     node.now_ms += 1;
     assert_eq!(produced(node.send("t", 0, &["a", "b"])), [(0, 2, false), (0, 1, true)]);
+}
+
+#[test]
+fn a_jump_of_log_time_makes_nobody_forget_what_was_sent_a_moment_ago() {
+    let mut node = Node::new().with_topic("t", 1);
+    node.send("t", 0, &["a"]);
+    for _ in 0..5 {
+        node.now_ms += 3_600_000;
+        assert_eq!(produced(node.send("t", 0, &["a"])), [(0, 0, true)], "the send is repeated after a leader change");
+        node = node.restarted();
+    }
+    // Time that really passes is seen by the entries in it.
+    node.pass(limits::DEDUP_WINDOW_MS);
+    assert_eq!(produced(node.send("t", 0, &["a"])), [(0, 1, false)]);
+}
+
+#[test]
+fn the_window_keeps_as_many_as_it_is_told_and_every_life_knows_how_many() {
+    let mut node = Node::new().with_topic("t", 1);
+    let set = |entries_max| Command::SetDedupWindow { entries_max };
+    for out_of_range in [0, 999, 5_000_001] {
+        let refused = Outcome::Rejected(Rejection::DedupWindowOutOfRange { entries_max: out_of_range });
+        assert_eq!(node.run(set(out_of_range)), refused);
+    }
+    assert_eq!(node.run(set(1000)), Outcome::Noted);
+    let ids: Vec<String> = (0..1001).map(|number| format!("m{number}")).collect();
+    node.send("t", 0, &ids.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut again = node.restarted();
+    for one in [&mut node, &mut again] {
+        let status = one.reader.dedup_status();
+        assert_eq!((status.entries, status.entries_max), (1000, 1000));
+        assert_eq!(produced(one.send("t", 0, &["m1"])), [(0, 1, true)]);
+        assert_eq!(produced(one.send("t", 0, &["m0"])), [(0, 1001, false)], "the oldest had to go");
+    }
+    assert_eq!(node.reader.digest(), again.reader.digest());
 }
 
 #[test]

@@ -39,7 +39,7 @@ type Step = (Vec<Command>, u64, usize, bool);
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = (
         proptest::collection::vec(commands(), 1..5),
-        prop_oneof![20 => 0u64..100, 1 => Just(limits::DEDUP_WINDOW_MS - 50), 1 => Just(limits::DEDUP_WINDOW_MS)],
+        prop_oneof![20 => 0u64..100, 4 => Just(limits::DEDUP_STEP_MS_MAX - 50), 4 => Just(limits::DEDUP_STEP_MS_MAX), 1 => Just(limits::DEDUP_WINDOW_MS)],
         0usize..6,
         any::<bool>(),
     );

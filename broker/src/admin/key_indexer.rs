@@ -1,10 +1,12 @@
-//! Fills the index of keys in the background: each replica its own, from its own log.
+//! Fills the index of keys in the background: each replica its own, from its own log. It looks at the queues that grew, not at
+//! all of them: a group with many topics costs nothing at rest.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use flotilla_message::{FrameView, QueueId, QueueOffset};
+use flotilla_message::{FrameView, QueueId, QueueOffset, TopicName};
 use flotilla_raft_log::Disk;
 use flotilla_store::TopicInfo;
 use flotilla_store::key_index::{KeyIndex, KeyText, KeyedMessage};
@@ -25,6 +27,39 @@ const BUSY_PER_S: u32 = 10_000;
 /// Messages a second at rest.
 const IDLE_PER_S: u32 = 100_000;
 
+/// The queues that grew since they were last looked at.
+#[derive(Debug, Default)]
+pub struct GrownQueues {
+    grown: Mutex<Grown>,
+}
+
+#[derive(Debug, Default)]
+struct Grown {
+    queues: BTreeMap<TopicName, BTreeSet<u32>>,
+    /// Anything may have grown.
+    all: bool,
+}
+
+impl GrownQueues {
+    /// Notes one. Cheap; at most one row a queue.
+    pub fn note(&self, topic: &TopicName, queue: QueueId) {
+        let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        match grown.queues.get_mut(topic) {
+            Some(queues) => drop(queues.insert(queue.0)),
+            None => drop(grown.queues.insert(topic.clone(), BTreeSet::from([queue.0]))),
+        }
+    }
+
+    /// All queues are to be looked at.
+    pub fn note_all(&self) {
+        self.grown.lock().unwrap_or_else(PoisonError::into_inner).all = true;
+    }
+
+    fn take(&self) -> Grown {
+        std::mem::take(&mut *self.grown.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// Opens the index of a replica that keeps its data in `data_dir`.
 pub fn open(disk: &Arc<dyn Disk>, data_dir: &Path) -> Result<Arc<KeyIndex>, StartError> {
     let dir = data_dir.join("keys");
@@ -42,15 +77,18 @@ fn keyed(topic_uid: u64, stored_at_ms: u64, frame: &FrameView) -> KeyedMessage {
 
 /// Goes on for ever. What cannot be read or written is left out: a lookup reads it itself.
 pub async fn index_keys(replica: Arc<Replica>) {
-    let mut applied = 0;
+    replica.grown_queues.note_all();
     for pass in 1u32.. {
         replica.runtime.sleep(PASS_PAUSE).await;
-        let now = replica.store.applied();
-        if now != applied {
-            applied = now;
+        let Grown { queues, all } = replica.grown_queues.take();
+        if all {
             for topic in replica.store.topics() {
-                if let Err(error) = index_topic(&replica, &topic).await {
-                    tracing::debug!(topic = %topic.name, ?error, "keys of a topic are not indexed yet");
+                index_queues(&replica, &topic, 0..topic.queue_count).await;
+            }
+        } else {
+            for (name, queues) in queues {
+                if let Some(topic) = replica.store.topic(&name) {
+                    index_queues(&replica, &topic, queues).await;
                 }
             }
         }
@@ -60,10 +98,28 @@ pub async fn index_keys(replica: Arc<Replica>) {
     }
 }
 
-async fn index_topic(replica: &Replica, topic: &TopicInfo) -> Result<(), ReadError> {
+/// What is not indexed of the queues; those that could not be read are looked at again.
+async fn index_queues(replica: &Replica, topic: &TopicInfo, queues: impl IntoIterator<Item = u32>) {
     let mut frames = Frames::new(replica);
-    for queue in 0..topic.queue_count {
-        let Some((min, max)) = replica.store.queue_bounds(&topic.name, QueueId(queue)) else { continue };
+    for queue in queues {
+        let indexed = index_queue(replica, topic, queue, &mut frames).await;
+        if let Err(error) = &indexed {
+            tracing::debug!(topic = %topic.name, queue, ?error, "keys of a queue are not indexed yet");
+        }
+        if indexed.is_err() || replica.keys.is_stuck() {
+            replica.grown_queues.note(&topic.name, QueueId(queue));
+        }
+    }
+}
+
+async fn index_queue(
+    replica: &Replica,
+    topic: &TopicInfo,
+    queue: u32,
+    frames: &mut Frames<'_>,
+) -> Result<(), ReadError> {
+    let bounds = replica.store.queue_bounds(&topic.name, QueueId(queue));
+    if let Some((min, max)) = bounds {
         while let Some(gap) = replica.keys.gap(topic.uid, queue, min.0..max.0) {
             let count = CHUNK.min(usize::try_from(gap.end - gap.start).unwrap_or(CHUNK));
             let before = replica.store.applied();

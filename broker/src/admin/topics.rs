@@ -33,6 +33,7 @@ pub fn rejected(rejection: &Rejection) -> v2::Status {
         | Rejection::QueueNotFound { .. }
         | Rejection::QueueCountOutOfRange { .. }
         | Rejection::RetryPausesOutOfRange { .. }
+        | Rejection::DedupWindowOutOfRange { .. }
         | Rejection::MaxDeliveriesOutOfRange { .. } => Code::BadRequest,
         Rejection::TopicNotWritable | Rejection::TopicNotReadable | Rejection::GroupPaused => Code::Forbidden,
         Rejection::OffsetOutOfRange { .. } => Code::IllegalOffset,

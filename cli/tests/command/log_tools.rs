@@ -81,6 +81,7 @@ fn damage_is_found_in_each_kind_of_file_and_a_restart_mends_what_is_derived() {
         (files(&log, ".ckp").pop().unwrap(), 100),
         (log.join("vote-and-marks"), 40),
         (log.join("identity"), 20),
+        (files(&store, ".part").pop().unwrap(), 60),
         (index.clone(), 70),
         (index.clone(), std::fs::metadata(&index).unwrap().len() as usize - 5),
     ];

@@ -117,6 +117,8 @@ fn head_of(state: &State, number: u64, open_index: u64, index_files: Vec<IndexFi
         trimmed_before_ms: state.trimmed_before_ms,
         expired: state.expired,
         dedup: WindowMark { first_serial: dedup.first_serial(), end_serial: dedup.end_serial(), hash: dedup.hash() },
+        dedup_now_ms: dedup.now_ms(),
+        dedup_entries_max: dedup.entries_max() as u64,
         ended: WindowMark { first_serial: ended.first_serial(), end_serial: ended.end_serial(), hash: ended.hash() },
         open_index,
         index_files,

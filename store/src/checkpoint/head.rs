@@ -34,6 +34,10 @@ pub(crate) struct Head {
     pub trimmed_before_ms: u64,
     pub expired: u64,
     pub dedup: WindowMark,
+    /// The dedup window's own time, milliseconds.
+    pub dedup_now_ms: u64,
+    /// Most ids that it keeps.
+    pub dedup_entries_max: u64,
     pub ended: WindowMark,
     /// Log index where the slots in memory begin.
     pub open_index: u64,

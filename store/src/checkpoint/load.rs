@@ -16,6 +16,7 @@ use super::{BODY_BYTES_MAX, PartFile, PartId, Table, head};
 use crate::Slot;
 use crate::dedup::DedupWindow;
 use crate::ended::EndedWindow;
+use crate::limits::DEDUP_ENTRIES_RANGE;
 use crate::state::{SavedMarks, State};
 
 /// A checkpoint read back.
@@ -84,7 +85,12 @@ fn state_of(head: &Head, parts: &BTreeMap<PartId, Bytes>) -> Result<State, Strin
         restored.map_err(|what| format!("its part {:?} of {:?}: {what}", id.key, id.table))?;
     }
     let seen = dedup.finish()?.into_iter().map(seen_of).collect();
-    state.dedup = DedupWindow::restored(head.dedup.first_serial, head.dedup.hash, seen);
+    let entries_max = usize::try_from(head.dedup_entries_max).unwrap_or(usize::MAX);
+    if !DEDUP_ENTRIES_RANGE.contains(&entries_max) {
+        return Err(format!("its dedup window is to keep {entries_max} ids, {DEDUP_ENTRIES_RANGE:?} are allowed"));
+    }
+    let WindowMark { first_serial, hash, .. } = head.dedup;
+    state.dedup = DedupWindow::restored(first_serial, hash, head.dedup_now_ms, entries_max, seen);
     let endings = ended.finish()?.iter().map(ended_of).collect::<Result<_, _>>()?;
     state.ended = EndedWindow::restored(head.ended.first_serial, head.ended.hash, endings);
     for topic in state.topics.values_mut_untracked() {

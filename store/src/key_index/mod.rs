@@ -186,6 +186,11 @@ impl KeyIndex {
         }
     }
 
+    /// Whether it takes no more, as its files cannot be written.
+    pub fn is_stuck(&self) -> bool {
+        self.lock().open.entries.len() >= OPEN_ENTRIES_MAX
+    }
+
     /// Whether enough is in memory for a file.
     pub fn is_full(&self) -> bool {
         self.lock().open.is_full()

@@ -245,6 +245,15 @@ impl Node {
         outcomes.remove(0)
     }
 
+    /// Lets time pass, with an entry now and then.
+    pub fn pass(&mut self, ms: u64) {
+        let end_ms = self.now_ms + ms;
+        while self.now_ms < end_ms {
+            self.now_ms = end_ms.min(self.now_ms + flotilla_store::limits::DEDUP_STEP_MS_MAX);
+            self.apply_all(&[]);
+        }
+    }
+
     /// The next entry will begin a segment.
     pub fn roll(&mut self) {
         self.machine.segment_started(LogIndex(self.index + 1)).unwrap();

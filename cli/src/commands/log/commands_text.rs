@@ -71,6 +71,8 @@ pub fn describe(command: &Command) -> String {
             let count = deliveries.len();
             format!("prolong {count} deliveries of {topic}/{} to {group} until {invisible_until_ms}", queue.0)
         }
+        Command::DropDrained { name, uid } => format!("drop drained queues of topic {name}, its life number {uid}"),
+        Command::SetDedupWindow { entries_max } => format!("keep {entries_max} message ids to find repeated sends"),
         Command::DropTopic { name, uid } => format!("delete topic {name}, its life number {uid}"),
         Command::DeadLetter { group, topic, queue, offset, .. } => {
             format!("make a dead letter of {topic}/{} offset {} of {group}", queue.0, offset.0)
