@@ -106,6 +106,7 @@ impl Replica {
             writable_queues: 1,
             permission: Permission::ReadWrite,
             level: TopicLevel::default(),
+            retention_ms: None,
         })
     }
 

@@ -214,7 +214,7 @@ impl<'a> CommandView<'a> {
                 | CommandView::CheckTransactions { .. }
                 | CommandView::Trim { .. }
                 | CommandView::Carry { .. }
-                | CommandView::Rare(Command::Renew { .. })
+                | CommandView::Rare(Command::Renew { .. } | Command::TrimTopic { .. })
         )
     }
 

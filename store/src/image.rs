@@ -14,12 +14,13 @@ use crate::queue::Queue;
 use crate::retention_image::{self, RetentionPart};
 use crate::settings_image::{self, SettingsPart};
 use crate::state::{Group, RetryPauses, State, Topic};
+use crate::topic_retention::{self, TopicRetentionPart};
 use crate::{Slot, StartPolicy};
 
 /// The numbers of the envelope; `docs/formats/checkpoint-state.md` draws it.
 mod layout {
     pub const MAGIC: [u8; 4] = *b"FLSC";
-    pub const VERSION: u16 = 4;
+    pub const VERSION: u16 = 5;
     /// The oldest version that is read: those before it count no references. Nothing was ever purged by the programs
     /// that wrote them, so the whole log is there to be applied again.
     pub const VERSION_MIN: u16 = 4;
@@ -150,6 +151,7 @@ pub(crate) struct FrozenState {
     settings: SettingsPart,
     levels: LevelsPart,
     retention: RetentionPart,
+    topic_retention: TopicRetentionPart,
 }
 
 impl FrozenState {
@@ -160,6 +162,7 @@ impl FrozenState {
             settings: settings_image::part_of(state),
             levels: levels::part_of(state),
             retention: retention_image::part_of(state),
+            topic_retention: topic_retention::part_of(state),
         }
     }
 
@@ -170,6 +173,7 @@ impl FrozenState {
         put(&self.settings, &mut body);
         put(&self.levels, &mut body);
         put(&self.retention, &mut body);
+        put(&self.topic_retention, &mut body);
         envelope(&body, 0)
     }
 }
@@ -245,6 +249,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Restored, String> {
     let used = used + settings_image::decode(&mut restored.state, &body[used..])?;
     let used = used + levels::decode(&mut restored.state, &body[used..])?;
     let used = used + retention_image::decode(&mut restored.state, &body[used..])?;
+    let used = used + topic_retention::decode(&mut restored.state, &body[used..])?;
     if used != body.len() {
         return Err(format!("its body has {} bytes, {used} of them are used", body.len()));
     }

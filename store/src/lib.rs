@@ -53,6 +53,7 @@ mod slot;
 mod state;
 mod timers;
 mod topic_numbers;
+mod topic_retention;
 mod trimming;
 
 pub use command::{Command, GroupChange, OffsetTarget, SkipRange, StartPolicy};
@@ -72,3 +73,4 @@ pub use retention::{RetentionStatus, ToCarry, TrimPlan};
 pub use shadow::Shadow;
 pub use slot::{FrameInError, Slot, frame_in};
 pub use topic_numbers::TopicNumbers;
+pub use topic_retention::ExpiredTopic;

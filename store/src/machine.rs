@@ -408,6 +408,10 @@ fn apply_rare(state: &mut State, command: &Command, changes: &mut Changes) -> Re
             let place = (group.as_str(), topic.as_str(), *queue);
             Ok(state.renew(place, deliveries, *holder, *invisible_until_ms)?)
         }
+        Command::SetTopicRetention { name, retention_ms } => {
+            Ok(state.set_topic_retention(name.as_str(), *retention_ms, changes)?)
+        }
+        Command::TrimTopic { name, uid, before_ms } => state.trim_topic(name, *uid, *before_ms, changes),
         Command::DropTopic { name, uid } => state.drop_topic(name.as_str(), *uid, changes),
         Command::DeadLetter { group, topic, queue, offset, seq } => {
             Ok(state.give_up((group.as_str(), topic.as_str(), *queue), *offset, *seq, changes)?)
