@@ -8,6 +8,7 @@ pub mod purge;
 pub mod retention;
 mod self_judge;
 mod self_watch;
+mod topic_retention;
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ pub use news::DutyNews;
 use crate::replica::Replica;
 
 /// Starts all duties; they rest while another replica leads.
-pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 6] {
+pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 7] {
     let runtime = &replica.runtime;
     [
         runtime.spawn("deliver-due", due::deliver_due(replica.clone(), news.clone())),
@@ -26,6 +27,7 @@ pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 6] {
         runtime.spawn("self-watch", self_watch::watch_self(replica.clone())),
         runtime.spawn("alarms", alarms::watch_alarms(replica.clone())),
         runtime.spawn("retention", retention::retain(replica.clone())),
+        runtime.spawn("topic-retention", topic_retention::retain_topics(replica.clone())),
         runtime.spawn("purge", purge::purge(replica.clone(), news.clone())),
     ]
 }
