@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use flotilla_message::{AckLevel, FlushLevel, limits};
 use flotilla_raft_log::{FlushMode, LogConfig, NodeId, RaftTiming};
 use flotilla_store::limits as store_limits;
+use flotilla_store::limits::{GROUPS_MAX, TOPICS_MAX};
 use serde::{Deserialize, Serialize};
 
 /// Settings of one replica of a broker group. All have defaults; a key that is not known is refused.
@@ -109,14 +110,19 @@ pub struct BrokerConfig {
 
     /// Largest body of a message, bytes. Default 4 MiB; 1 to 4 MiB.
     pub body_bytes_max: u64,
-    /// Whether a topic that does not exist is created (NORMAL, `auto_create_queues`) when a client asks for it.
-    /// Default false.
+    /// Whether a topic that does not exist is created (NORMAL, `auto_create_queues`) when a client asks for its route or
+    /// sends to it, as RocketMQ's `autoCreateTopicEnable`. Default true.
     pub auto_create_topics: bool,
+    /// None is created that way once there are so many topics, dead letters among them. Default 5,000; 1 to the limit of a
+    /// group of brokers.
+    pub auto_create_topics_max: u64,
     /// Queues of a topic created that way. Default 4; 1 to the limit of a topic.
     pub auto_create_queues: u32,
     /// Whether a consumer group that does not exist is created (not ordered, from the first message on) at its first
-    /// receive. Default true.
+    /// receive, as RocketMQ's `autoCreateSubscriptionGroup`. Default true.
     pub auto_create_groups: bool,
+    /// None is created that way once there are so many groups. Default 10,000; 1 to the limit of a group of brokers.
+    pub auto_create_groups_max: u64,
     /// Deliveries of a message to a group, before it goes to the group's dead letter topic, in groups created that way or
     /// without a number of their own. Default 17 (the first and 16 retries); 1 to 1000.
     pub max_deliveries: u32,
@@ -139,13 +145,17 @@ pub struct BrokerConfig {
     /// How long a received message stays invisible when the call does not say, as push consumers leave it, ms. Default
     /// 60,000; 1,000 to 43,200,000 (12 h).
     pub invisible_default_ms: u64,
-    /// Calls that may wait for a leader at the same time. Default 10,000; at least 1.
+    /// Calls other than polls that may wait for a leader at the same time. Default 10,000; at least 1.
     pub parked_calls_max: u64,
+    /// Polls that may wait for a leader at the same time. Default 10,000; at least 1.
+    pub parked_polls_max: u64,
     /// Bytes of requests that may wait for a leader at the same time. Default 256 MiB; at least 32 MiB.
     pub parked_bytes_max: u64,
-    /// Calls that may be with the leader, passed on by this replica, at the same time. Default 8,000, about what one
-    /// connection carries; at least 1.
+    /// Calls other than polls that may be with the leader, passed on by this replica, at the same time. Default 8,000, about
+    /// what one connection carries; at least 1.
     pub forwarded_calls_max: u64,
+    /// The same of polls, which have a connection of their own. Default 8,000; at least 1.
+    pub forwarded_polls_max: u64,
     /// Sends and polls of one client that may be under way at this replica at the same time. Default 10,000; at least 1.
     pub client_calls_max: u64,
     /// Sends to one topic that may be under way at this replica at the same time. Default 20,000; at least 1.
@@ -260,9 +270,11 @@ impl Default for BrokerConfig {
             in_sync_lag_ms_max: 1_000,
             in_sync_lag_bytes_max: 256 << 20,
             body_bytes_max: limits::BODY_BYTES_MAX as u64,
-            auto_create_topics: false,
+            auto_create_topics: true,
+            auto_create_topics_max: 5_000,
             auto_create_queues: 4,
             auto_create_groups: true,
+            auto_create_groups_max: 10_000,
             max_deliveries: 17,
             refuse_differing_subscriptions: false,
             delay_ms_max: 3 * 24 * 3600 * 1000,
@@ -273,8 +285,10 @@ impl Default for BrokerConfig {
             long_polling_max_ms: 30_000,
             invisible_default_ms: 60_000,
             parked_calls_max: 10_000,
+            parked_polls_max: 10_000,
             parked_bytes_max: 256 << 20,
             forwarded_calls_max: 8_000,
+            forwarded_polls_max: 8_000,
             client_calls_max: 10_000,
             topic_sends_max: 20_000,
             group_polls_max: 10_000,
@@ -416,7 +430,7 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 34] = [
+        let ranges: [(&str, u64, u64, u64); 38] = [
             ("retention_ms", self.retention_ms, 1, u64::MAX),
             ("retention_hour_utc", self.retention_hour_utc.unwrap_or(0).into(), 0, 23),
             (
@@ -430,6 +444,8 @@ impl BrokerConfig {
             ("tail_cache_bytes", self.tail_cache_bytes, 1 << 20, u64::MAX),
             ("body_bytes_max", self.body_bytes_max, 1, limits::BODY_BYTES_MAX as u64),
             ("auto_create_queues", self.auto_create_queues.into(), 1, u64::from(limits::QUEUES_PER_TOPIC_MAX)),
+            ("auto_create_topics_max", self.auto_create_topics_max, 1, TOPICS_MAX as u64),
+            ("auto_create_groups_max", self.auto_create_groups_max, 1, GROUPS_MAX as u64),
             ("max_deliveries", self.max_deliveries.into(), 1, 1000),
             ("delay_ms_max", self.delay_ms_max, 1_000, 10 * 365 * 24 * 3600 * 1000),
             ("transaction_check_after_ms", self.transaction_check_after_ms, 100, 3_600_000),
@@ -446,6 +462,8 @@ impl BrokerConfig {
             ("parked_calls_max", self.parked_calls_max, 1, u64::MAX),
             ("parked_bytes_max", self.parked_bytes_max, 32 << 20, u64::MAX),
             ("forwarded_calls_max", self.forwarded_calls_max, 1, u64::MAX),
+            ("forwarded_polls_max", self.forwarded_polls_max, 1, u64::MAX),
+            ("parked_polls_max", self.parked_polls_max, 1, u64::MAX),
             ("client_calls_max", self.client_calls_max, 1, u64::MAX),
             ("topic_sends_max", self.topic_sends_max, 1, u64::MAX),
             ("group_polls_max", self.group_polls_max, 1, u64::MAX),

@@ -187,9 +187,10 @@ impl Node {
         &self.replica.clients
     }
 
-    /// Calls, and their bytes, that wait for a leader at this moment.
+    /// Calls, polls among them, and their bytes, that wait for a leader at this moment.
     pub fn parked(&self) -> (u64, u64) {
-        self.replica.parking.used()
+        let ((calls, bytes), (polls, poll_bytes)) = (self.replica.parking.used(), self.replica.poll_parking.used());
+        (calls + polls, bytes + poll_bytes)
     }
 
     /// Waits until this replica knows of a leader that takes writes; `None` if there was none in time.
@@ -281,7 +282,14 @@ fn assemble(
         voters: config.voters(),
         leadership: Leadership::new(runtime.clone()),
         parking: Budget::new(config.parked_calls_max, config.parked_bytes_max),
-        forwarder: Forwarder::new(runtime.clone(), peers_of(&config, connector), config.forwarded_calls_max, suspect),
+        poll_parking: Budget::new(config.parked_polls_max, config.parked_bytes_max),
+        forwarder: Forwarder::new(
+            runtime.clone(),
+            peers_of(&config, connector),
+            config.forwarded_calls_max,
+            config.forwarded_polls_max,
+            suspect,
+        ),
         quotas: Quotas::new(&config),
         queue_picker: QueuePicker::new(),
         routes: RoutePlan::new(&config),

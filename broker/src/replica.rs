@@ -8,7 +8,7 @@ use flotilla_message::{GroupName, MessageType, Permission, TopicName};
 use flotilla_raft_log::{LogIndex, NodeId, Term};
 use flotilla_runtime::Runtime;
 use flotilla_store::key_index::KeyIndex;
-use flotilla_store::{Command, GroupInfo, StartPolicy, StoreReader, TopicInfo, TopicLevel};
+use flotilla_store::{Command, StoreReader, TopicInfo, TopicLevel};
 
 use crate::admin::key_indexer::GrownQueues;
 use crate::config::BrokerConfig;
@@ -53,6 +53,8 @@ pub struct Replica {
     pub proposer: Proposer,
     /// Calls that wait for a leader.
     pub parking: Arc<Budget>,
+    /// Polls that wait for a leader.
+    pub poll_parking: Arc<Budget>,
     /// The way to the leader.
     pub forwarder: Forwarder,
     /// How much of this replica one client, topic or group may take.
@@ -109,26 +111,8 @@ impl Replica {
             writable_queues: 1,
             permission: Permission::ReadWrite,
             level: TopicLevel::default(),
+            retention_ms: None,
         })
-    }
-
-    /// A topic to write to or to route; made if it is absent and the settings say so. `Ok(None)` if it does not exist.
-    pub async fn topic_or_made(&self, name: &TopicName, term: Term) -> Result<Option<TopicInfo>, SubmitError> {
-        if let Some(info) = self.store.topic(name) {
-            return Ok(Some(info));
-        }
-        if !self.config.auto_create_topics || name.is_dead_letter() || name.is_retry() {
-            return Ok(None);
-        }
-        let command = Command::CreateTopic {
-            name: name.clone(),
-            message_type: MessageType::Normal,
-            queue_count: self.config.auto_create_queues,
-            permission: Permission::ReadWrite,
-        };
-        // Refused or made by another call meanwhile: what counts is what is there now.
-        self.proposer.submit(term, command).await?;
-        Ok(self.store.topic(name))
     }
 
     /// Makes the dead letters of a group if that is what the name means and they are not there yet: who reads them
@@ -144,23 +128,5 @@ impl Replica {
             permission: Permission::ReadWrite,
         };
         self.proposer.submit(term, command).await.map(|_| ())
-    }
-
-    /// A group to receive for; made if it is absent and the settings say so. `Ok(None)` if it does not exist.
-    pub async fn group_or_made(&self, name: &GroupName, term: Term) -> Result<Option<GroupInfo>, SubmitError> {
-        if let Some(info) = self.store.group(name) {
-            return Ok(Some(info));
-        }
-        if !self.config.auto_create_groups {
-            return Ok(None);
-        }
-        let command = Command::CreateGroup {
-            name: name.clone(),
-            order: false,
-            max_deliveries: self.config.max_deliveries,
-            start: StartPolicy::First,
-        };
-        self.proposer.submit(term, command).await?;
-        Ok(self.store.group(name))
     }
 }

@@ -217,7 +217,7 @@ async fn queues_are_added_and_drained_while_messages_flow() {
     client.create_group_of(admin::Group { name: "g".to_owned(), start, ..Default::default() }).await;
     assert_eq!(client.receive("g", "orders", SHORT, LONG).await.code, 40401);
     let queues =
-        |count| admin::UpdateTopicRequest { name: "orders".to_owned(), queue_count: Some(count), permission: None };
+        |count| admin::UpdateTopicRequest { name: "orders".to_owned(), queue_count: Some(count), ..Default::default() };
     let topic = admin_call!(client, update_topic, queues(4)).topic.expect("the topic");
     assert_eq!((topic.queue_count, topic.writable_queues), (4, 4));
     // The group begins at the first message of queues that come later, whatever its start.
@@ -246,6 +246,7 @@ async fn queues_are_added_and_drained_while_messages_flow() {
     assert_eq!((topic.queue_count, topic.writable_queues), (2, 2));
 
     let read_only = admin::UpdateTopicRequest {
+        retention_ms: None,
         name: "orders".to_owned(),
         queue_count: None,
         permission: Some(v2::Permission::Read.into()),

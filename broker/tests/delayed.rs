@@ -1,11 +1,15 @@
 //! Delayed messages, end to end: on time, recalled in time, and never lost with a leader.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::support::{Client, Cluster, id_of, message, system_of};
 use flotilla_proto::v2;
 use flotilla_proto::v2::MessageType;
+use flotilla_raft_log::OsDisk;
+use flotilla_runtime::{BoxFuture, Driver, Instant, Runtime};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -104,5 +108,79 @@ async fn delayed_messages_outlive_the_leader_and_then_the_whole_group() {
     cluster.leader().await;
     let arrived = arrivals(&cluster, &survivor, 50).await;
     assert!(arrived.values().all(|at_ms| *at_ms >= later_ms), "{arrived:?}");
+    cluster.shutdown().await;
+}
+
+/// The real thing, but for a wall clock that can be set.
+struct SetClock {
+    runtime: Runtime,
+    ahead_ms: Arc<AtomicI64>,
+}
+
+impl Driver for SetClock {
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) {
+        self.runtime.spawn(name, future).detach();
+    }
+
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send + 'static>) {
+        let runtime = self.runtime.clone();
+        self.runtime.spawn("blocking", async move { runtime.blocking(work).await }).detach();
+    }
+
+    fn now(&self) -> Instant {
+        self.runtime.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.runtime.wall_ms().saturating_add_signed(self.ahead_ms.load(Ordering::SeqCst))
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()> {
+        let runtime = self.runtime.clone();
+        Box::pin(async move { runtime.sleep_until(deadline).await })
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.runtime.random_u64()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delayed_message_comes_on_time_by_the_clock_as_it_is_though_it_jumps_and_the_leader_dies() {
+    const HOUR_MS: u64 = 3_600_000;
+    let ahead_ms = Arc::new(AtomicI64::new(0));
+    let driver = SetClock { runtime: Runtime::tokio(), ahead_ms: ahead_ms.clone() };
+    let runtime = Runtime::from_driver(Arc::new(driver));
+    let mut cluster = Cluster::start_in(runtime, 3, |_| (), |_| Arc::new(OsDisk)).await;
+    let old = cluster.leader().await;
+    let client = cluster.client((1..=3).find(|node| *node != old).expect("another"));
+    client.create_topic("later", MessageType::Delay, 4).await;
+    let in_an_hour_ms = cluster.runtime.wall_ms() + HOUR_MS;
+    client.send_for_entry(delayed("in-an-hour", in_an_hour_ms)).await;
+    client.send_for_entry(delayed("in-two-hours", in_an_hour_ms + HOUR_MS)).await;
+    assert_eq!(client.receive("g", "later", Duration::from_millis(700), LONG).await.code, 40401, "not due");
+
+    // An hour forward: what is due by now comes within a second, and nothing else.
+    ahead_ms.store(i64::try_from(HOUR_MS).expect("an hour"), Ordering::SeqCst);
+    let jumped = cluster.runtime.now();
+    let arrived = arrivals(&cluster, &client, 1).await;
+    assert!(arrived["in-an-hour"] >= in_an_hour_ms);
+    let took = cluster.runtime.now() - jumped;
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(client.receive("g", "later", Duration::from_millis(700), LONG).await.code, 40401, "not due");
+
+    // Back again: what is sent now waits by the clock as it is now. Then the leader dies, and the clock jumps under the next.
+    ahead_ms.store(0, Ordering::SeqCst);
+    let soon_ms = cluster.runtime.wall_ms() + 1_500;
+    client.send_for_entry(delayed("soon", soon_ms)).await;
+    cluster.kill(old);
+    let arrived = arrivals(&cluster, &client, 1).await;
+    assert!((soon_ms..soon_ms + 5_000).contains(&arrived["soon"]), "{arrived:?}, due {soon_ms}");
+    ahead_ms.store(2 * i64::try_from(HOUR_MS).expect("an hour"), Ordering::SeqCst);
+    let jumped = cluster.runtime.now();
+    let arrived = arrivals(&cluster, &client, 1).await;
+    assert!(arrived["in-two-hours"] >= in_an_hour_ms + HOUR_MS);
+    let took = cluster.runtime.now() - jumped;
+    assert!(took < Duration::from_secs(3), "{took:?}");
     cluster.shutdown().await;
 }

@@ -12,7 +12,12 @@ const OK: i32 = 20000;
 async fn create(client: &Client, name: &str, ack: &str, flush: &str) -> v2::Status {
     let topic =
         admin::Topic { name: name.to_owned(), message_type: 1, queue_count: 2, permission: 4, ..Default::default() };
-    let request = admin::CreateTopicRequest { topic: Some(topic), ack: ack.to_owned(), flush: flush.to_owned() };
+    let request = admin::CreateTopicRequest {
+        topic: Some(topic),
+        ack: ack.to_owned(),
+        flush: flush.to_owned(),
+        ..Default::default()
+    };
     let reply = client.admin.create_topic(client.options(LONG), request).await.expect("an answer");
     reply.status.expect("a status")
 }

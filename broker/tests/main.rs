@@ -11,6 +11,7 @@ mod levels;
 mod lost_answers;
 mod metrics;
 mod metrics_table;
+mod namespaces;
 mod pulling;
 mod renewing;
 mod retention;

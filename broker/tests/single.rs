@@ -187,7 +187,11 @@ async fn a_poll_with_an_attempt_id_can_be_repeated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_name_what_is_wrong_and_leave_nothing_behind() {
-    let cluster = Cluster::start_with(1, |config| config.auto_create_groups = false).await;
+    let cluster = Cluster::start_with(1, |config| {
+        config.auto_create_topics = false;
+        config.auto_create_groups = false;
+    })
+    .await;
     let client = cluster.client(1);
     client.create_topic("orders", MessageType::Normal, 1).await;
     let unknown = client.send(message("nowhere", "m", |_| ())).await;
@@ -255,5 +259,37 @@ async fn a_taken_port_is_named_and_nothing_is_left_running() {
     let text = error.expect_err("the port is taken").to_string();
     assert!(text.contains(cluster.address(1)), "{text}");
     assert!(!config.data_dir.exists(), "nothing half done");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lite_and_priority_get_a_clear_no_from_every_call() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client(1);
+    for kind in [MessageType::Lite, MessageType::Priority] {
+        let topic = flotilla_proto::admin::Topic {
+            name: "odd".to_owned(),
+            message_type: kind.into(),
+            queue_count: 1,
+            ..Default::default()
+        };
+        let request = flotilla_proto::admin::CreateTopicRequest { topic: Some(topic), ..Default::default() };
+        let reply = client.admin.create_topic(client.options(LONG), request).await.expect("an answer");
+        let status = reply.status.expect("a status");
+        assert_eq!(status.code, 50500, "{}", status.message);
+        assert!(status.message.contains(kind.as_str_name()), "{}", status.message);
+    }
+    client.create_topic("orders", MessageType::Normal, 1).await;
+    let lite = message("orders", "m", |system| system.lite_topic = Some("l".to_owned()));
+    let urgent = message("orders", "m", |system| system.priority = Some(3));
+    for odd in [lite, urgent] {
+        let status = client.send(odd).await;
+        assert_eq!(status.code, 40014, "{}", status.message);
+        assert!(status.message.contains("not supported"), "{}", status.message);
+    }
+    let request = flotilla_proto::v2::SyncLiteSubscriptionRequest::default();
+    let reply = client.messaging.sync_lite_subscription(client.options(LONG), request).await.expect("an answer");
+    assert_eq!(reply.body.status.expect("a status").code, 50100);
+    assert_eq!(client.receive("g", "orders", SHORT, LONG).await.code, 40401, "nothing was stored");
     cluster.shutdown().await;
 }

@@ -41,7 +41,7 @@ async fn cluster(replica_count: u64) -> Cluster {
 }
 
 /// A producer's telemetry stream: its settings are sent, and what the server asks comes out.
-async fn listen(client: &Client) -> (mpsc::Sender<v2::TelemetryCommand>, mpsc::UnboundedReceiver<Question>) {
+pub async fn listen(client: &Client) -> (mpsc::Sender<v2::TelemetryCommand>, mpsc::UnboundedReceiver<Question>) {
     let (commands, outgoing) = mpsc::channel(4);
     let publishing = v2::Publishing { topics: vec![resource("tx")], ..Default::default() };
     let settings = v2::Settings {
@@ -68,7 +68,7 @@ async fn listen(client: &Client) -> (mpsc::Sender<v2::TelemetryCommand>, mpsc::U
     (commands, asked)
 }
 
-type Question = v2::RecoverOrphanedTransactionCommand;
+pub type Question = v2::RecoverOrphanedTransactionCommand;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_half_message_is_seen_once_it_is_committed_and_never_if_rolled_back() {

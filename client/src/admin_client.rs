@@ -62,6 +62,8 @@ pub struct TopicSpec {
     pub ack: Option<AckLevel>,
     /// Whether copies are on disk by then; likewise.
     pub flush: Option<FlushLevel>,
+    /// How long its messages are kept, milliseconds; `None`: as long as the brokers' log keeps them, which is the longest.
+    pub retention_ms: Option<u64>,
 }
 
 impl TopicSpec {
@@ -74,6 +76,7 @@ impl TopicSpec {
             permission: Permission::ReadWrite,
             ack: None,
             flush: None,
+            retention_ms: None,
         }
     }
 }
@@ -123,6 +126,10 @@ pub struct TopicDescription {
     pub flush: String,
     /// It is not all as the group of brokers has it.
     pub level_is_own: bool,
+    /// How long its messages are kept, milliseconds.
+    pub retention_ms: u64,
+    /// That time is its own, not the log's.
+    pub retention_is_own: bool,
 }
 
 /// A group and how far it has come.
@@ -216,7 +223,9 @@ impl AdminClient {
         };
         let word = |level: Option<String>| level.unwrap_or_default();
         let (ack, flush) = (spec.ack.map(|level| level.to_string()), spec.flush.map(|level| level.to_string()));
-        let request = admin::CreateTopicRequest { topic: Some(topic), ack: word(ack), flush: word(flush) };
+        let retention_ms = spec.retention_ms.unwrap_or(0);
+        let request =
+            admin::CreateTopicRequest { topic: Some(topic), ack: word(ack), flush: word(flush), retention_ms };
         let reply = self.call(|calls, options| calls.create_topic(options, request.clone())).await;
         Ok(reply.map_err(error_of)?.existed)
     }
@@ -247,6 +256,8 @@ impl AdminClient {
             ack: reply.ack,
             flush: reply.flush,
             level_is_own: reply.level_is_own,
+            retention_ms: reply.retention_ms,
+            retention_is_own: reply.retention_is_own,
         })
     }
 

@@ -56,7 +56,7 @@ pub struct SkipRange {
 /// An entry also carries the term of its proposer. It may differ from the entry's own term when a
 /// leader was replaced in between. Commands of clients are applied all the same; those of leader
 /// duties ([`Command::DeliverDue`], [`Command::CheckTransactions`], [`Command::Trim`],
-/// [`Command::Carry`]) lapse with their term.
+/// [`Command::TrimTopic`], [`Command::Carry`]) lapse with their term.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Makes a topic. An existing one is answered by `TopicExists`.
@@ -163,6 +163,24 @@ pub enum Command {
         name: TopicName,
         /// The level; what is `None` is as the group of brokers has it.
         level: TopicLevel,
+    },
+    /// Sets how long a topic keeps messages, where that is shorter than the log keeps them.
+    SetTopicRetention {
+        /// Its name.
+        name: TopicName,
+        /// Milliseconds of log time; `None` or 0: as long as the log does.
+        retention_ms: Option<u64>,
+    },
+    /// Lets go of the slots of one topic that were made before a time: each of its queues' oldest offset moves up to the
+    /// first one that stays, and so does what a group had not consumed. The bytes stay until the log lets go of their
+    /// entries ([`Command::Trim`]). A leader's duty; repeated, it does nothing.
+    TrimTopic {
+        /// The topic's name.
+        name: TopicName,
+        /// Only in this life of it.
+        uid: u64,
+        /// Log time, milliseconds since the Unix epoch.
+        before_ms: u64,
     },
     /// Notes which commands of this entry, by number, were answered before the entry was committed: if another leader
     /// overrides it, what they stored is lost although its senders were told otherwise. Changes nothing.

@@ -43,12 +43,14 @@ pub(crate) mod layout {
     pub const DEAD_LETTER: u8 = 46;
     pub const DROP_DRAINED: u8 = 47;
     pub const SET_DEDUP_WINDOW: u8 = 62;
+    pub const SET_TOPIC_RETENTION: u8 = 63;
     pub const DELIVER_DUE: u8 = 48;
     pub const RECALL: u8 = 49;
     pub const END_TRANSACTION: u8 = 50;
     pub const CHECK_TRANSACTIONS: u8 = 51;
     pub const TRIM: u8 = 64;
     pub const CARRY: u8 = 65;
+    pub const TRIM_TOPIC: u8 = 66;
 
     pub const SET_TOPIC_LEVEL: u8 = 60;
     pub const ANSWERED_EARLY: u8 = 61;
@@ -181,7 +183,9 @@ pub fn command_bytes(command: &Command) -> usize {
         | Command::DropTopic { .. }
         | Command::DropDrained { .. }
         | Command::SetDedupWindow { .. }
-        | Command::DeadLetter { .. } => entry_rare::operand_bytes(command),
+        | Command::DeadLetter { .. }
+        | Command::SetTopicRetention { .. }
+        | Command::TrimTopic { .. } => entry_rare::operand_bytes(command),
         Command::SetTopicLevel { name, .. } => text(name.as_str()) + 2,
         Command::AnsweredEarly { commands } => 4 + 4 * commands.len(),
     };
@@ -320,7 +324,9 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
         | Command::DropTopic { .. }
         | Command::DropDrained { .. }
         | Command::SetDedupWindow { .. }
-        | Command::DeadLetter { .. } => entry_rare::put_operands(out, command),
+        | Command::DeadLetter { .. }
+        | Command::SetTopicRetention { .. }
+        | Command::TrimTopic { .. } => entry_rare::put_operands(out, command),
         Command::SetTopicLevel { name, level } => entry_levels::put_set_topic_level(out, name.as_str(), *level),
         Command::AnsweredEarly { commands } => entry_levels::put_answered_early(out, commands),
     }

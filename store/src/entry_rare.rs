@@ -49,6 +49,8 @@ pub(crate) fn operand_bytes(command: &Command) -> usize {
         Command::DropTopic { name, .. } | Command::DropDrained { name, .. } => text(name.as_str()) + 8,
         Command::SetDedupWindow { .. } => 4,
         Command::DeadLetter { group, topic, .. } => text(group.as_str()) + text(topic.as_str()) + 16,
+        Command::SetTopicRetention { name, .. } => text(name.as_str()) + 8,
+        Command::TrimTopic { name, .. } => text(name.as_str()) + 16,
         other => unreachable!("{other:?} is written where its kind is"),
     }
 }
@@ -125,6 +127,17 @@ pub(crate) fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             out.put_u64_le(offset.0);
             out.put_u32_le(*seq);
             layout::DEAD_LETTER
+        }
+        Command::SetTopicRetention { name, retention_ms } => {
+            put_text(out, name.as_str());
+            out.put_u64_le(retention_ms.unwrap_or(0));
+            layout::SET_TOPIC_RETENTION
+        }
+        Command::TrimTopic { name, uid, before_ms } => {
+            put_text(out, name.as_str());
+            out.put_u64_le(*uid);
+            out.put_u64_le(*before_ms);
+            layout::TRIM_TOPIC
         }
         other => unreachable!("{other:?} is written where its kind is"),
     }
@@ -207,6 +220,13 @@ pub(crate) fn parse(kind: u8, operands: &mut Operands<'_>) -> Result<Command, Ma
             offset: QueueOffset(operands.u64()?),
             seq: operands.u32()?,
         }),
+        layout::SET_TOPIC_RETENTION => Ok(Command::SetTopicRetention {
+            name: operands.topic_name()?,
+            retention_ms: Some(operands.u64()?).filter(|ms| *ms > 0),
+        }),
+        layout::TRIM_TOPIC => {
+            Ok(Command::TrimTopic { name: operands.topic_name()?, uid: operands.u64()?, before_ms: operands.u64()? })
+        }
         _ => Err(operands.wrong("command kind is unknown")),
     }
 }

@@ -215,7 +215,10 @@ impl<'a> CommandView<'a> {
                 | CommandView::Trim { .. }
                 | CommandView::Carry { .. }
                 | CommandView::Rare(
-                    Command::Renew { .. } | Command::DropDrained { .. } | Command::SetDedupWindow { .. }
+                    Command::Renew { .. }
+                        | Command::DropDrained { .. }
+                        | Command::SetDedupWindow { .. }
+                        | Command::TrimTopic { .. }
                 )
         )
     }

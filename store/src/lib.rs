@@ -51,6 +51,7 @@ mod slot;
 mod state;
 mod timers;
 mod topic_numbers;
+mod topic_retention;
 mod tracked;
 mod trimming;
 
@@ -71,3 +72,4 @@ pub use retention::{RetentionStatus, ToCarry, TrimPlan};
 pub use shadow::Shadow;
 pub use slot::{FrameInError, Slot, frame_in};
 pub use topic_numbers::TopicNumbers;
+pub use topic_retention::ExpiredTopic;

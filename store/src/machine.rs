@@ -432,6 +432,10 @@ fn apply_rare(state: &mut State, command: &Command, changes: &mut Changes) -> Re
         }
         Command::DropDrained { name, uid } => state.drop_drained(name, *uid, changes),
         Command::SetDedupWindow { entries_max } => Ok(state.set_dedup_window(*entries_max)?),
+        Command::SetTopicRetention { name, retention_ms } => {
+            Ok(state.set_topic_retention(name.as_str(), *retention_ms, changes)?)
+        }
+        Command::TrimTopic { name, uid, before_ms } => state.trim_topic(name, *uid, *before_ms, changes),
         Command::DropTopic { name, uid } => state.drop_topic(name.as_str(), *uid, changes),
         Command::DeadLetter { group, topic, queue, offset, seq } => {
             Ok(state.give_up((group.as_str(), topic.as_str(), *queue), *offset, *seq, changes)?)

@@ -118,6 +118,13 @@ pub enum Outcome {
     DeadLettered,
     /// The topic's sends are answered at the level asked for, from now on.
     TopicLevelSet,
+    /// The topic keeps messages as long as asked for, from now on.
+    TopicRetentionSet,
+    /// Messages of one topic were let go of.
+    TopicTrimmed {
+        /// Slots that vanished.
+        slots: u64,
+    },
     /// Nothing was to be done.
     Noted,
     /// Nothing was done.

@@ -116,6 +116,13 @@ impl Queue {
         (from, &self.open[(from - first) as usize..])
     }
 
+    /// The queue as it is with nothing but its oldest slot: cheap to hold while files are read.
+    pub fn oldest_alone(&self) -> Queue {
+        let runs = self.runs.first().cloned().into_iter().collect::<Vec<_>>();
+        let open = if runs.is_empty() { self.open.first().copied().into_iter().collect() } else { Vec::new() };
+        Queue { min: self.min, max: self.min + 1, hash: self.hash, runs, open, references: 0, saved_to: 0 }
+    }
+
     /// How many of its slots are references.
     pub fn references(&self) -> u64 {
         self.references

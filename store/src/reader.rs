@@ -29,6 +29,8 @@ pub struct TopicInfo {
     pub permission: Permission,
     /// The level of its sends, as far as it has one of its own.
     pub level: TopicLevel,
+    /// How long it keeps messages, milliseconds of log time; `None`: as long as the log does.
+    pub retention_ms: Option<u64>,
 }
 
 /// A consumer group's settings.
@@ -387,6 +389,11 @@ impl StoreReader {
         (state.halves.len(), state.halves.parked_count())
     }
 
+    /// When a half message was stored, milliseconds of log time; `None` if its transaction is not open.
+    pub fn prepared_at_ms(&self, message: MessageRef) -> Option<u64> {
+        self.shared.read().halves.get(message).map(|half| half.prepared_at_ms)
+    }
+
     /// Half messages, oldest first, at most `max`.
     pub fn open_halves(&self, max: usize) -> Vec<HalfMessage> {
         let state = self.shared.read();
@@ -473,6 +480,7 @@ fn topic_info(state: &State, name: &TopicName, topic: &Topic) -> TopicInfo {
         writable_queues: topic.writable_queues,
         permission: topic.permission,
         level: state.levels.of(topic.uid),
+        retention_ms: state.topic_retentions.of(topic.uid),
     }
 }
 

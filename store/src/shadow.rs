@@ -228,7 +228,9 @@ impl Overlay {
                     | Command::UpdateGroup { .. }
                     | Command::Redeliver { .. }
                     | Command::Renew { .. }
-                    | Command::DeadLetter { .. },
+                    | Command::DeadLetter { .. }
+                    | Command::SetTopicRetention { .. }
+                    | Command::TrimTopic { .. },
                 ) => {
                     outcomes.push(None);
                     continue;

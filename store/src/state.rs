@@ -14,6 +14,7 @@ use crate::progress::QueueProgress;
 use crate::queue::Queue;
 use crate::references::References;
 use crate::timers::Timers;
+use crate::topic_retention::TopicRetentions;
 use crate::tracked::Tracked;
 use crate::{Outcome, Rejection, StartPolicy, StoreError};
 
@@ -87,6 +88,7 @@ pub(crate) struct State {
     pub halves: Halves,
     pub ended: EndedWindow,
     pub levels: Levels,
+    pub topic_retentions: TopicRetentions,
     pub references: References,
     /// The first log index that is kept.
     pub trimmed_below: u64,
@@ -186,6 +188,7 @@ impl State {
             halves: Halves::default(),
             ended: EndedWindow::new(),
             levels: Levels::default(),
+            topic_retentions: TopicRetentions::default(),
             references: References::default(),
             trimmed_below: 0,
             trimmed_before_ms: 0,
@@ -268,6 +271,7 @@ impl State {
         released.extend(self.halves.drop_topic(topic.uid));
         released.into_iter().for_each(|message| self.references.release(message));
         self.levels.forget(topic.uid);
+        self.topic_retentions.forget(topic.uid);
         changes.catalog = true;
         // Whoever waits for its messages waits for nothing.
         changes.queues_grown.insert((name, QueueId(0)));
@@ -380,6 +384,7 @@ impl State {
             progress.write_digest(&mut hash);
         }
         self.levels.write_digest(&mut hash);
+        self.topic_retentions.write_digest(&mut hash);
         hash.write_u64(self.trimmed_below);
         hash.write_u64(self.trimmed_before_ms);
         hash.write_u64(self.expired);

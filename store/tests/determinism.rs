@@ -116,6 +116,10 @@ fn rare() -> impl Strategy<Value = Command> {
         1 => (topic_name(), 0u64..12).prop_map(|(name, uid)| Command::DropTopic { name, uid }),
         2 => (topic_name(), 0u64..7).prop_map(|(name, uid)| Command::DropDrained { name, uid }),
         1 => (999u32..1003).prop_map(|entries_max| Command::SetDedupWindow { entries_max }),
+        1 => (topic_name(), proptest::option::of(0u64..500))
+            .prop_map(|(name, retention_ms)| Command::SetTopicRetention { name, retention_ms }),
+        2 => (topic_name(), 0u64..8, 0u64..300)
+            .prop_map(|(name, uid, ms)| Command::TrimTopic { name, uid, before_ms: START_MS + ms }),
         2 => (group_name(), topic_name(), queue(), offset(), 1u32..60).prop_map(
             |(group, topic, queue, offset, seq)| Command::DeadLetter { group, topic, queue, offset, seq }
         ),

@@ -232,3 +232,77 @@ fn another_node_restores_a_checkpoint_with_its_side_files() {
     assert_eq!(bounds(&other, "t"), (0, 11));
     assert_eq!(other.machine.side_file_path("../vote"), None);
 }
+
+#[test]
+fn a_topic_with_a_time_of_its_own_lets_its_old_messages_go_and_no_others() {
+    let mut node = Node::new()
+        .with_topic("short", 1)
+        .with_topic("long", 1)
+        .with_group("g", false, 3, StartPolicy::First)
+        .with_group("fast", false, 3, StartPolicy::First);
+    for number in 0..10 {
+        node.now_ms = START_MS + number * 1000;
+        node.send("short", 0, &[&format!("s{number}")]);
+        node.send("long", 0, &[&format!("l{number}")]);
+        if number == 4 {
+            // Half of them in an index file.
+            node.roll();
+        }
+    }
+    let set = |name: &str, retention_ms| Command::SetTopicRetention { name: topic(name), retention_ms };
+    assert!(node.reader.expired_topics(u64::MAX).unwrap().is_empty(), "none says anything");
+    assert_eq!(node.run(set("short", Some(4_000))), Outcome::TopicRetentionSet);
+    assert_eq!(node.run(set("nowhere", Some(4_000))), Outcome::Rejected(Rejection::TopicNotFound));
+    let info = node.reader.topic(&topic("short")).unwrap();
+    assert_eq!(info.retention_ms, Some(4_000));
+
+    // Looked at more often than a sixteenth of its time passes, it is let go of once in that time.
+    assert!(node.reader.expired_topics(START_MS + 4_250).unwrap().is_empty());
+    let expired = node.reader.expired_topics(START_MS + 10_500).unwrap();
+    assert_eq!(expired.len(), 1);
+    assert_eq!((&expired[0].name, expired[0].uid, expired[0].before_ms), (&topic("short"), info.uid, START_MS + 6_500));
+
+    // One group has read some, which are in flight; the other has consumed all.
+    let now_ms = node.now_ms;
+    let late = granted(&node.run(deliver("g", "short", 0, 0..3, now_ms + 60_000)))[0];
+    let outcome = node.run(deliver("fast", "short", 0, 0..10, now_ms + 60_000));
+    let receipts: Vec<_> = granted(&outcome).iter().map(|grant| (grant.offset.0, grant.seq)).collect();
+    node.run(ack("fast", "short", 0, &receipts));
+    let trim = |uid, before_ms| Command::TrimTopic { name: topic("short"), uid, before_ms };
+    assert_eq!(
+        node.run(trim(info.uid + 1, u64::MAX)),
+        Outcome::Rejected(Rejection::TopicReplaced { uid: info.uid + 1 })
+    );
+    assert_eq!(node.run(trim(info.uid, START_MS + 6_500)), Outcome::TopicTrimmed { slots: 7 });
+    assert_eq!(node.run(trim(info.uid, START_MS + 6_500)), Outcome::TopicTrimmed { slots: 0 }, "once");
+    assert_eq!((bounds(&node, "short"), bounds(&node, "long")), ((7, 10), (0, 10)));
+    assert_eq!(node.reader.retention().expired, 7, "what one group had not consumed");
+    assert_eq!(granted_offsets(&node.run(deliver("g", "short", 0, 7..10, now_ms + 60_000))), [7, 8, 9]);
+    let outcome = node.run(ack("g", "short", 0, &[(0, late.seq)]));
+    assert_eq!(outcome, Outcome::Acked { results: vec![flotilla_store::AckResult::AlreadyAcked] });
+
+    // A restart and the log's own trim find all of it; a topic made again begins without a time of its own.
+    let mut again = node.restarted();
+    assert_eq!(again.reader.digest(), node.reader.digest());
+    assert_eq!(again.reader.topic(&topic("short")).unwrap().retention_ms, Some(4_000));
+    let (below, before_ms) = (again.index + 1, again.now_ms + 1);
+    assert_eq!(again.run(Command::Trim { below, before_ms }), Outcome::Trimmed { below, slots: 13 });
+    again.run(Command::DropTopic { name: topic("short"), uid: info.uid });
+    again = again.with_topic("short", 1);
+    assert_eq!(again.reader.topic(&topic("short")).unwrap().retention_ms, None);
+}
+
+#[test]
+fn dead_letters_and_delayed_messages_of_a_topic_with_a_time_of_its_own_release_what_they_referred_to() {
+    let mut node = Node::new();
+    node.run(create_topic_of("d", MessageType::Delay, 1));
+    let frames = vec![frame_of("d", "d-1", None, MessageType::Delay, Some(START_MS + 10))];
+    node.run(Command::Produce { topic: topic("d"), queue: QueueId(0), frames });
+    node.now_ms = START_MS + 20;
+    node.run(Command::DeliverDue { until_ms: START_MS + 20, count: 9 });
+    assert_eq!((bounds(&node, "d"), node.reader.retention().references), ((0, 1), 1));
+    let uid = node.reader.topic(&topic("d")).unwrap().uid;
+    let trim = Command::TrimTopic { name: topic("d"), uid, before_ms: START_MS + 21 };
+    assert_eq!(node.run(trim), Outcome::TopicTrimmed { slots: 1 });
+    assert_eq!((bounds(&node, "d"), node.reader.retention().references), ((1, 1), 0));
+}

@@ -77,12 +77,16 @@ impl LeaderCall for CreateGroup {
             Ok(pair) => pair,
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
+        let began = replica.runtime.now();
         let outcome = match replica.proposer.submit(attempt.term, command).await {
             Ok(settled) => settled.outcome,
             Err(error) => return Tried::from_submit(error, refuse),
         };
         let existed = match outcome {
-            Outcome::GroupCreated { .. } => false,
+            Outcome::GroupCreated { .. } => {
+                replica.counters.making_took(false, replica.runtime.now() - began);
+                false
+            }
             Outcome::Rejected(Rejection::GroupExists { same: true }) => !attempt.is_repeated,
             Outcome::Rejected(Rejection::GroupExists { same: false }) => {
                 let text = format!("consumer group '{name}' exists already with other settings; delete it first");

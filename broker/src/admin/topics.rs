@@ -7,7 +7,7 @@ use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
 use flotilla_store::{Command, Outcome, Rejection, TopicInfo};
 
-use super::levels;
+use super::{levels, retention};
 use crate::consume::delivery::message_type;
 use crate::edge::query::permission;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
@@ -137,13 +137,21 @@ impl LeaderCall for CreateTopic {
             Ok(level) => level,
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
+        let retention_ms = match retention::checked(replica, request.retention_ms) {
+            Ok(retention_ms) => retention_ms,
+            Err(refusal) => return Tried::answer(refuse(refusal)),
+        };
         let command = Command::CreateTopic { name: name.clone(), message_type, queue_count, permission };
+        let began = replica.runtime.now();
         let outcome = match replica.proposer.submit(attempt.term, command).await {
             Ok(settled) => settled.outcome,
             Err(error) => return Tried::from_submit(error, refuse),
         };
         let existed = match outcome {
-            Outcome::TopicCreated { .. } => false,
+            Outcome::TopicCreated { .. } => {
+                replica.counters.making_took(true, replica.runtime.now() - began);
+                false
+            }
             Outcome::Rejected(Rejection::TopicExists { same: true }) => !attempt.is_repeated,
             Outcome::Rejected(Rejection::TopicExists { same: false }) => {
                 let text = format!("topic '{name}' exists already with other settings; delete it first");
@@ -157,6 +165,14 @@ impl LeaderCall for CreateTopic {
                 Ok(Ok(())) => {}
                 Ok(Err(Outcome::Rejected(rejection))) => return Tried::answer(refuse(rejected(&rejection))),
                 Ok(Err(other)) => unreachable!("setting a level is not answered by {other:?}"),
+                Err(error) => return Tried::from_submit(error, refuse),
+            }
+        }
+        if retention_ms > 0 {
+            match retention::set(replica, attempt.term, &name, retention_ms).await {
+                Ok(Ok(())) => {}
+                Ok(Err(Outcome::Rejected(rejection))) => return Tried::answer(refuse(rejected(&rejection))),
+                Ok(Err(other)) => unreachable!("setting a retention is not answered by {other:?}"),
                 Err(error) => return Tried::from_submit(error, refuse),
             }
         }
@@ -248,8 +264,25 @@ impl LeaderCall for UpdateTopic {
             Ok(name) => name,
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
-        if request.queue_count.is_none() && request.permission.is_none() {
+        if request.queue_count.is_none() && request.permission.is_none() && request.retention_ms.is_none() {
             return Tried::answer(refuse(status(Code::BadRequest, "nothing of the topic is to be changed")));
+        }
+        if let Some(asked_ms) = request.retention_ms {
+            let retention_ms = match retention::checked(replica, asked_ms) {
+                Ok(retention_ms) => retention_ms,
+                Err(refusal) => return Tried::answer(refuse(refusal)),
+            };
+            match retention::set(replica, attempt.term, &name, retention_ms).await {
+                Ok(Ok(())) => {}
+                Ok(Err(Outcome::Rejected(Rejection::TopicNotFound))) => return Tried::answer(refuse(no_topic(&name))),
+                Ok(Err(Outcome::Rejected(rejection))) => return Tried::answer(refuse(rejected(&rejection))),
+                Ok(Err(other)) => unreachable!("setting a retention is not answered by {other:?}"),
+                Err(error) => return Tried::from_submit(error, refuse),
+            }
+            if request.queue_count.is_none() && request.permission.is_none() {
+                let topic = replica.store.topic(&name).map(|info| shown(&name, &info));
+                return Tried::answer(admin::UpdateTopicReply { status: Some(ok()), topic });
+            }
         }
         let permission = request.permission.map(|_| asked_permission(request.permission()));
         let command = Command::UpdateTopic { name: name.clone(), queue_count: request.queue_count, permission };
@@ -305,6 +338,7 @@ impl LeaderCall for DescribeTopic {
                     ..Default::default()
                 };
                 levels::describe(replica, &info, &mut reply);
+                retention::describe(replica, &info, &mut reply);
                 reply
             }
         })

@@ -91,9 +91,9 @@ impl LeaderCall for UpdateOffset {
             Ok(checked) => checked,
             Err(refusal) => return Tried::answer(answer(refusal)),
         };
-        match replica.group_or_made(&group, attempt.term).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Tried::answer(answer(no_group(&group))),
+        match replica.group_or_made(context, &group, attempt.term).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(refusal)) => return Tried::answer(answer(refusal)),
             Err(error) => return Tried::from_submit(error, answer),
         }
         if let Err(error) = replica.dead_letters_or_made(&named.topic, attempt.term).await {

@@ -15,7 +15,6 @@ use super::filter::Filter;
 use super::frames::{FrameReadError, Frames};
 use super::offsets::{NamedQueue, wire_offset};
 use super::receive::{END_MARGIN, POLL_MIN, filter};
-use crate::admin::groups::no_group;
 use crate::edge::names;
 use crate::edge::query::no_readable_queue;
 use crate::edge::settings::RECEIVE_BATCH;
@@ -41,6 +40,7 @@ impl LeaderCall for PullMessage {
     type Request = v2::PullMessageRequest;
     type Answer = peer::ForwardedPull;
     const METHOD: &'static str = "PullMessage";
+    const IS_POLL: bool = true;
 
     /// It changes nothing.
     fn is_idempotent(_: &v2::PullMessageRequest) -> bool {
@@ -61,9 +61,9 @@ impl LeaderCall for PullMessage {
             Ok(group) => group,
             Err(refusal) => return Tried::answer(only(refusal, None)),
         };
-        match replica.group_or_made(&group, attempt.term).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Tried::answer(only(no_group(&group), None)),
+        match replica.group_or_made(context, &group, attempt.term).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(refusal)) => return Tried::answer(only(refusal, None)),
             Err(error) => return Tried::from_submit(error, |status| only(status, None)),
         }
         let lane = replica.lanes.lane(&group, &pull.topic);

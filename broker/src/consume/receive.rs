@@ -15,7 +15,6 @@ use super::members::Difference;
 use super::renewal::holder_of;
 use super::round::{Round, Take};
 use super::sql::SqlCache;
-use crate::admin::groups::no_group;
 use crate::config::INVISIBLE_MS_MAX;
 use crate::edge::names;
 use crate::edge::settings::{LONG_POLLING, RECEIVE_BATCH};
@@ -41,6 +40,7 @@ impl LeaderCall for ReceiveMessage {
     type Request = v2::ReceiveMessageRequest;
     type Answer = peer::ForwardedReceive;
     const METHOD: &'static str = "ReceiveMessage";
+    const IS_POLL: bool = true;
 
     /// Under an attempt id the store answers the same messages again.
     fn is_idempotent(_: &v2::ReceiveMessageRequest) -> bool {
@@ -60,12 +60,12 @@ impl LeaderCall for ReceiveMessage {
         if let Err(refusal) = poll.note_member(replica, context, request) {
             return Tried::answer(only(refusal));
         }
-        match replica.group_or_made(&poll.take.group, attempt.term).await {
-            Ok(Some(_)) => match replica.dead_letters_or_made(&poll.take.topic, attempt.term).await {
+        match replica.group_or_made(context, &poll.take.group, attempt.term).await {
+            Ok(Ok(_)) => match replica.dead_letters_or_made(&poll.take.topic, attempt.term).await {
                 Ok(()) => poll.run(replica, attempt).await,
                 Err(error) => Tried::from_submit(error, only),
             },
-            Ok(None) => Tried::answer(only(no_group(&poll.take.group))),
+            Ok(Err(refusal)) => Tried::answer(only(refusal)),
             Err(error) => Tried::from_submit(error, only),
         }
     }

@@ -27,7 +27,8 @@ pub async fn deliver_due(replica: Arc<Replica>, news: Arc<DutyNews>) {
                 let command = Command::DeliverDue { until_ms: wall_ms, count: DELIVERIES_MAX };
                 match replica.proposer.submit(term, command).await.map(|settled| settled.outcome) {
                     Ok(Outcome::DueDelivered { delivered }) => {
-                        replica.counters.due_delivered(delivered.into());
+                        let late_ms = replica.runtime.wall_ms().saturating_sub(due_ms);
+                        replica.counters.due_delivered(delivered.into(), late_ms);
                         tracing::trace!(delivered, "delayed messages delivered");
                     }
                     Ok(other) => {

@@ -9,6 +9,7 @@ pub mod retention;
 mod self_judge;
 mod self_watch;
 mod tidy;
+mod topic_retention;
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub use news::DutyNews;
 use crate::replica::Replica;
 
 /// Starts all duties; they rest while another replica leads.
-pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 7] {
+pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 8] {
     let runtime = &replica.runtime;
     [
         runtime.spawn("deliver-due", due::deliver_due(replica.clone(), news.clone())),
@@ -28,6 +29,7 @@ pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 7] {
         runtime.spawn("alarms", alarms::watch_alarms(replica.clone())),
         runtime.spawn("retention", retention::retain(replica.clone())),
         runtime.spawn("tidy", tidy::tidy(replica.clone())),
+        runtime.spawn("topic-retention", topic_retention::retain_topics(replica.clone())),
         runtime.spawn("purge", purge::purge(replica.clone(), news.clone())),
     ]
 }

@@ -6,7 +6,7 @@ use flotilla_proto::{CallContext, v2};
 
 /// The topic that a request names; system topics are refused.
 pub fn topic(context: &CallContext, resource: Option<&v2::Resource>) -> Result<TopicName, v2::Status> {
-    let name = full_name(context, resource);
+    let name = full_name(context, resource).map_err(|text| status(Code::IllegalTopic, text))?;
     let topic = TopicName::try_from(name).map_err(|error| error.status())?;
     if topic.is_system() {
         return Err(status(Code::IllegalTopic, format!("topic '{topic}' is kept for the system")));
@@ -16,24 +16,37 @@ pub fn topic(context: &CallContext, resource: Option<&v2::Resource>) -> Result<T
 
 /// The consumer group that a request names.
 pub fn group(context: &CallContext, resource: Option<&v2::Resource>) -> Result<GroupName, v2::Status> {
-    let name = full_name(context, resource);
+    let name = full_name(context, resource).map_err(|text| status(Code::IllegalConsumerGroup, text))?;
     GroupName::try_from(name).map_err(|error| error.status())
 }
 
-/// `namespace%name`, as RocketMQ writes a name within a namespace; the name alone if there is none.
-pub(super) fn full_name(context: &CallContext, resource: Option<&v2::Resource>) -> String {
-    let Some(resource) = resource else { return String::new() };
+/// `namespace%name`, as RocketMQ writes a name within a namespace; the name alone if there is none. A name that the broker
+/// derives from a group's keeps its beginning: `%DLQ%namespace%group`.
+///
+/// # Errors
+/// What is wrong with the namespace: one with a `%` would reach into another.
+pub(super) fn full_name(context: &CallContext, resource: Option<&v2::Resource>) -> Result<String, String> {
+    let Some(resource) = resource else { return Ok(String::new()) };
     // Some clients name the namespace in the resource, some in the metadata, some in both.
     let namespace = match resource.resource_namespace.as_str() {
         "" => context.namespace.as_str(),
         namespace => namespace,
     };
     let name = resource.name.as_str();
-    let is_derived = name.starts_with("%DLQ%") || name.starts_with("%RETRY%");
-    if namespace.is_empty() || is_derived || name.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('%')) {
-        return name.to_owned();
+    if namespace.is_empty() {
+        return Ok(name.to_owned());
     }
-    format!("{namespace}%{name}")
+    if !namespace.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
+        return Err(format!("namespace '{namespace}' is not usable: letters, digits, '_' and '-' are allowed"));
+    }
+    let (beginning, own) = ["%DLQ%", "%RETRY%"]
+        .into_iter()
+        .find_map(|beginning| Some((beginning, name.strip_prefix(beginning)?)))
+        .unwrap_or(("", name));
+    if own.is_empty() || own.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('%')) {
+        return Ok(name.to_owned());
+    }
+    Ok(format!("{beginning}{namespace}%{own}"))
 }
 
 /// The code to use towards this caller: the official Rust client (5.0.0) panics on codes newer than itself.
@@ -82,7 +95,10 @@ mod tests {
         assert_eq!(named(&plain, "shop", "orders"), Ok("shop%orders".to_owned()));
         assert_eq!(named(&spaced, "", "orders"), Ok("shop%orders".to_owned()));
         assert_eq!(named(&spaced, "", "shop%orders"), Ok("shop%orders".to_owned()));
-        assert_eq!(named(&spaced, "", "%DLQ%g"), Ok("%DLQ%g".to_owned()));
+        assert_eq!(named(&spaced, "", "%DLQ%g"), Ok("%DLQ%shop%g".to_owned()));
+        assert_eq!(named(&spaced, "", "%DLQ%shop%g"), Ok("%DLQ%shop%g".to_owned()));
+        assert_eq!(named(&plain, "", "%DLQ%g"), Ok("%DLQ%g".to_owned()));
+        assert!(named(&plain, "a%b", "c").is_err(), "it would be c of b within a");
     }
 
     #[test]

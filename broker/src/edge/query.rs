@@ -11,7 +11,6 @@ use super::names;
 use super::route::Caller;
 use crate::consume::delivery::message_type;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
-use crate::produce::send::no_topic;
 use crate::replica::Replica;
 
 /// The call for the queues of a topic.
@@ -86,10 +85,10 @@ impl LeaderCall for QueryRoute {
             Ok(topic) => topic,
             Err(refusal) => return Tried::answer(refuse_route(refusal)),
         };
-        match replica.topic_or_made(&topic, attempt.term).await {
-            Ok(Some(info)) => Tried::answer(route(replica, context, request, &info)),
+        match replica.topic_or_made(context, &topic, None, attempt.term).await {
+            Ok(Ok(info)) => Tried::answer(route(replica, context, request, &info)),
             // Never OK with an empty list: some clients divide by its length.
-            Ok(None) => Tried::answer(refuse_route(no_topic(&topic))),
+            Ok(Err(refusal)) => Tried::answer(refuse_route(refusal)),
             Err(error) => Tried::from_submit(error, refuse_route),
         }
     }

@@ -92,7 +92,7 @@ impl Quotas {
     /// The status to answer: TOO_MANY_REQUESTS, and nothing was stored.
     pub fn send(&self, context: &CallContext, request: &v2::SendMessageRequest) -> Result<Shares, v2::Status> {
         let topic = request.messages.first().and_then(|message| message.topic.as_ref());
-        Ok([self.client(context)?, Some(self.topics.take(&full_name(context, topic))?)])
+        Ok([self.client(context)?, Some(self.topics.take(&full_name(context, topic).unwrap_or_default())?)])
     }
 
     /// The shares of a poll.
@@ -100,7 +100,7 @@ impl Quotas {
     /// # Errors
     /// The status to answer: TOO_MANY_REQUESTS.
     pub fn poll(&self, context: &CallContext, group: Option<&v2::Resource>) -> Result<Shares, v2::Status> {
-        Ok([self.client(context)?, Some(self.groups.take(&full_name(context, group))?)])
+        Ok([self.client(context)?, Some(self.groups.take(&full_name(context, group).unwrap_or_default())?)])
     }
 
     fn client(&self, context: &CallContext) -> Result<Option<QuotaShare>, v2::Status> {

@@ -37,6 +37,8 @@ pub struct Forwarder {
     runtime: Runtime,
     peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>,
     under_way: Arc<Budget>,
+    /// Polls apart: those that wait for messages are many, and nothing waits for them.
+    polls_under_way: Arc<Budget>,
     /// Told of every replica that refused or broke a connection.
     suspect: Suspect,
     /// A replica that refused a connection is left alone by all calls for a moment.
@@ -49,9 +51,17 @@ impl Forwarder {
         runtime: Runtime,
         peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>,
         calls_max: u64,
+        polls_max: u64,
         suspect: Suspect,
     ) -> Forwarder {
-        Forwarder { runtime, peers, under_way: Budget::new(calls_max, u64::MAX), suspect, refused: Mutex::default() }
+        Forwarder {
+            runtime,
+            peers,
+            under_way: Budget::new(calls_max, u64::MAX),
+            polls_under_way: Budget::new(polls_max, u64::MAX),
+            suspect,
+            refused: Mutex::default(),
+        }
     }
 
     /// The calling sides of all other replicas, in the order of their numbers.
@@ -64,7 +74,12 @@ impl Forwarder {
         self.peers.get(&node)
     }
 
-    /// What is with the leader at this moment.
+    /// Polls that are with the leader at this moment.
+    pub fn polls_under_way(&self) -> &Budget {
+        &self.polls_under_way
+    }
+
+    /// What else is with the leader at this moment.
     pub fn under_way(&self) -> &Budget {
         &self.under_way
     }
@@ -85,7 +100,8 @@ impl Forwarder {
         if self.is_refusing(leader, now) {
             return Tried::NotExecuted { leader: None };
         }
-        let _share = match self.under_way.take(0) {
+        let budget = if C::IS_POLL { &self.polls_under_way } else { &self.under_way };
+        let _share = match budget.take(0) {
             Ok(share) => share,
             Err(full) => {
                 let status = status(Code::HaNotAvailable, format!("not executed: {full}"));
@@ -104,7 +120,11 @@ impl Forwarder {
             body: Bytes::from(request.encode_to_vec()),
             hops: HOPS_MAX,
         };
-        match peer.forward(forwarded, timeout).await {
+        let answer = match C::IS_POLL {
+            true => peer.forward_poll(forwarded, timeout),
+            false => peer.forward(forwarded, timeout),
+        };
+        match answer.await {
             Ok(response) => {
                 self.answered(leader);
                 read_response::<C>(request, response)

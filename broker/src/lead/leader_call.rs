@@ -65,6 +65,9 @@ pub trait LeaderCall: Send + Sync + 'static {
     /// Its name between replicas.
     const METHOD: &'static str;
 
+    /// Whether it waits on purpose: idle polls must not take the places of what somebody waits for.
+    const IS_POLL: bool = false;
+
     /// Whether executing the request twice has the effect of executing it once.
     fn is_idempotent(request: &Self::Request) -> bool;
 
@@ -198,7 +201,8 @@ async fn lead_somewhere<C: LeaderCall>(
             break;
         }
         if parked.is_none() {
-            match replica.parking.take(prost::Message::encoded_len(&request) as u64) {
+            let parking = if C::IS_POLL { &replica.poll_parking } else { &replica.parking };
+            match parking.take(prost::Message::encoded_len(&request) as u64) {
                 Ok(share) => parked = Some(share),
                 Err(full) => return unavailable::<C>(replica, &request, unknown, &full.to_string()),
             }

@@ -1,5 +1,6 @@
 //! Finding the leader, getting a call to it, and its way into the log.
 
+pub mod auto_create;
 pub mod budget;
 pub mod fitness;
 pub mod forwarder;

@@ -50,8 +50,15 @@ pub struct Counters {
     calls: Vec<(&'static str, Histogram)>,
     refused: [AtomicU64; Refused::ALL.len()],
     unknown_outcomes: AtomicU64,
+    made: [AtomicU64; Made::ALL.len()],
     /// Delayed messages stored, and delivered because their time had come.
     timers: [AtomicU64; 2],
+    /// How late the oldest message of each round of deliveries was, microseconds.
+    pub timer_lateness: Histogram,
+    /// From half message to commit, microseconds.
+    pub transaction_times: Histogram,
+    /// Making a topic, making a group, microseconds.
+    making: [Histogram; 2],
     /// Questions put to producers.
     checks: AtomicU64,
     elections_won: AtomicU64,
@@ -138,6 +145,35 @@ impl Refused {
     }
 }
 
+/// What the first use of a name came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// A topic was made.
+    Topic,
+    /// None was made: there are too many.
+    TopicRefused,
+    /// A consumer group was made.
+    Group,
+    /// None was made: there are too many.
+    GroupRefused,
+}
+
+impl Made {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Made; 4] = [Made::Topic, Made::TopicRefused, Made::Group, Made::GroupRefused];
+
+    /// What and how, as monitoring names it.
+    pub fn labels(self) -> [(&'static str, &'static str); 2] {
+        let (kind, result) = match self {
+            Made::Topic => ("topic", "made"),
+            Made::TopicRefused => ("topic", "refused"),
+            Made::Group => ("consumer_group", "made"),
+            Made::GroupRefused => ("consumer_group", "refused"),
+        };
+        [("kind", kind), ("result", result)]
+    }
+}
+
 /// Why leadership was handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandOverCause {
@@ -167,6 +203,10 @@ fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
+fn micros(took: Duration) -> u64 {
+    u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// What a counter says now.
 pub fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
@@ -183,7 +223,11 @@ impl Counters {
             calls: timed.map(|name| (name, Histogram::new(TIME_BOUNDS_US))).collect(),
             refused: Default::default(),
             unknown_outcomes: AtomicU64::new(0),
+            made: Default::default(),
             timers: Default::default(),
+            timer_lateness: Histogram::new(TIME_BOUNDS_US),
+            transaction_times: Histogram::new(TIME_BOUNDS_US),
+            making: [Histogram::new(TIME_BOUNDS_US), Histogram::new(TIME_BOUNDS_US)],
             checks: AtomicU64::new(0),
             elections_won: AtomicU64::new(0),
             leader_changes: AtomicU64::new(0),
@@ -237,9 +281,12 @@ impl Counters {
         add(&self.subscriptions.row(&(group.clone(), topic.clone())).dead_letters, 1);
     }
 
-    /// Delayed messages were delivered because their time had come.
-    pub fn due_delivered(&self, count: u64) {
+    /// Delayed messages were delivered because their time had come; so late the oldest of them.
+    pub fn due_delivered(&self, count: u64, oldest_late_ms: u64) {
         add(&self.timers[1], count);
+        if count > 0 {
+            self.timer_lateness.note(oldest_late_ms.saturating_mul(1_000));
+        }
     }
 
     /// Delayed messages stored, and delivered because their time had come.
@@ -257,9 +304,12 @@ impl Counters {
         read(&self.checks)
     }
 
-    /// A transaction ended.
-    pub fn transaction_ended(&self, topic: &TopicName, is_committed: bool) {
+    /// A transaction ended; so long it was open, if that is known.
+    pub fn transaction_ended(&self, topic: &TopicName, is_committed: bool, open_ms: Option<u64>) {
         let row = self.topics.row(topic);
+        if let Some(open_ms) = open_ms.filter(|_| is_committed) {
+            self.transaction_times.note(open_ms.saturating_mul(1_000));
+        }
         add(if is_committed { &row.committed } else { &row.rolled_back }, 1);
     }
 
@@ -267,7 +317,17 @@ impl Counters {
     pub fn call_took(&self, method: &str, took: Duration) {
         let last = self.calls.len() - 1;
         let at = self.calls[..last].iter().position(|(name, _)| *name == method).unwrap_or(last);
-        self.calls[at].1.note(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        self.calls[at].1.note(micros(took));
+    }
+
+    /// A topic was made, or a group, by an operator or by its first use.
+    pub fn making_took(&self, is_topic: bool, took: Duration) {
+        self.making[usize::from(!is_topic)].note(micros(took));
+    }
+
+    /// Times of making topics, and of making groups.
+    pub fn making(&self) -> &[Histogram; 2] {
+        &self.making
     }
 
     /// Times of calls by their names.
@@ -283,6 +343,16 @@ impl Counters {
     /// How often calls were refused for this cause.
     pub fn refusals(&self, cause: Refused) -> u64 {
         read(&self.refused[cause as usize])
+    }
+
+    /// A topic or group was made by its first use, or was not because there are too many.
+    pub fn made(&self, what: Made) {
+        add(&self.made[what as usize], 1);
+    }
+
+    /// How often that happened.
+    pub fn made_count(&self, what: Made) -> u64 {
+        read(&self.made[what as usize])
     }
 
     /// A caller was told that nobody knows whether its call was executed.

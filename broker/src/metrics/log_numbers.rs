@@ -174,17 +174,22 @@ fn buckets(histogram: &SyncHistogram) -> Buckets {
 }
 
 fn write_calls(replica: &Replica, out: &mut Exposition) {
-    let (calls, bytes) = replica.parking.used();
+    let [(calls, bytes), (polls, poll_bytes)] = [replica.parking.used(), replica.poll_parking.used()];
+    let (calls, bytes) = (calls + polls, bytes + poll_bytes);
     out.gauge_whole("flotilla_parked_calls", "Calls that wait for a leader.", &[], calls);
     out.gauge_whole("flotilla_parked_bytes", "Bytes of the calls that wait for a leader.", &[], bytes);
     let help = "Calls that this replica has passed on to the leader, not answered yet.";
     out.gauge_whole("flotilla_forwarded_calls", help, &[], replica.forwarder.under_way().used().0);
+    let help = "Polls that this replica has passed on to the leader, not answered yet.";
+    out.gauge_whole("flotilla_forwarded_polls", help, &[], replica.forwarder.polls_under_way().used().0);
     let help = "Commands that wait for a place in a log entry.";
     out.gauge_whole("flotilla_queued_commands", help, &[], replica.proposer.queued());
     for cause in Refused::ALL {
         let count = match cause {
-            Refused::ParkingFull => replica.parking.refusals(),
-            Refused::ForwardingFull => replica.forwarder.under_way().refusals(),
+            Refused::ParkingFull => replica.parking.refusals() + replica.poll_parking.refusals(),
+            Refused::ForwardingFull => {
+                replica.forwarder.under_way().refusals() + replica.forwarder.polls_under_way().refusals()
+            }
             cause => replica.counters.refusals(cause),
         };
         let help = "Calls and commands refused, surely without effect, by cause.";

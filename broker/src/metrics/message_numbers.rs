@@ -10,7 +10,7 @@ use flotilla_metrics::Exposition;
 use flotilla_proto::v2::ClientType;
 use flotilla_store::{Consumption, TopicNumbers};
 
-use super::counters::{SubscriptionCounters, TYPES, TopicCounters, read};
+use super::counters::{Made, SubscriptionCounters, TYPES, TopicCounters, read};
 use crate::replica::Replica;
 
 /// Stands for all names beyond the bound.
@@ -122,6 +122,19 @@ fn write_duties(replica: &Replica, out: &mut Exposition) {
     out.counter("rocketmq_timer_enqueue_total", "Delayed messages stored.", &[], stored);
     let help = "Delayed messages delivered because their time had come.";
     out.counter("rocketmq_timer_dequeue_total", help, &[], delivered);
+    let help = "How late the oldest message of each round of deliveries stood in its queue, seconds.";
+    out.histogram("flotilla_timer_lateness_seconds", help, &[], &replica.counters.timer_lateness.buckets(1_000_000.0));
+    let help = "From half message to commit, milliseconds.";
+    out.histogram("rocketmq_finish_message_latency", help, &[], &replica.counters.transaction_times.buckets(1_000.0));
+    let [topics, groups] = replica.counters.making();
+    let help = "Times of making topics, milliseconds.";
+    out.histogram("rocketmq_topic_create_execution_time", help, &[], &topics.buckets(1_000.0));
+    let help = "Times of making consumer groups, milliseconds.";
+    out.histogram("rocketmq_consumer_group_create_execution_time", help, &[], &groups.buckets(1_000.0));
+    for what in Made::ALL {
+        let help = "Topics and consumer groups made by their first use, and not made because there are too many.";
+        out.counter("flotilla_auto_created_total", help, &what.labels(), replica.counters.made_count(what));
+    }
     let help = "Questions put to producers about their transactions.";
     out.counter("flotilla_transaction_checks_total", help, &[], replica.counters.checks());
 }

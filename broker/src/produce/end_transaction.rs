@@ -52,11 +52,14 @@ impl LeaderCall for EndTransaction {
 /// Ends a transaction; the status says what came of it.
 pub async fn end(replica: &Replica, attempt: Attempt, handle: &HeldHandle, commit: bool) -> Tried<v2::Status> {
     let command = Command::EndTransaction { topic: handle.topic.clone(), message: handle.message, commit };
+    let prepared_at_ms = replica.store.prepared_at_ms(handle.message);
     match replica.proposer.submit(attempt.term, command).await {
         Ok(settled) => Tried::answer(match settled.outcome {
             Outcome::TransactionEnded { repeated, .. } => {
                 if !repeated {
-                    replica.counters.transaction_ended(&handle.topic, commit);
+                    let now_ms = replica.clock.now_ms(attempt.term, &replica.store);
+                    let open_ms = prepared_at_ms.map(|at_ms| now_ms.saturating_sub(at_ms));
+                    replica.counters.transaction_ended(&handle.topic, commit, open_ms);
                 }
                 ok()
             }

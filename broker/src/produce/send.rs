@@ -46,9 +46,10 @@ impl LeaderCall for SendMessage {
             Ok(outgoing) => outgoing,
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
-        let topic = match replica.topic_or_made(&outgoing.topic, attempt.term).await {
-            Ok(Some(topic)) => topic,
-            Ok(None) => return Tried::answer(refuse(no_topic(&outgoing.topic))),
+        let wanted = Some(outgoing.message_type);
+        let topic = match replica.topic_or_made(context, &outgoing.topic, wanted, attempt.term).await {
+            Ok(Ok(topic)) => topic,
+            Ok(Err(refusal)) => return Tried::answer(refuse(refusal)),
             Err(error) => return Tried::from_submit(error, refuse),
         };
         if let Err(refusal) = check_topic(&topic, &outgoing) {

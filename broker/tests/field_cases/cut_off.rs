@@ -15,7 +15,7 @@ use crate::support::{Cluster, id_of, message, system_of};
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
 
-async fn linked() -> (Cluster, Links) {
+pub async fn linked() -> (Cluster, Links) {
     let links = Links::new();
     let bending = links.clone();
     let cluster = Cluster::start_with(3, move |config| bending.bend(config)).await;
@@ -23,7 +23,7 @@ async fn linked() -> (Cluster, Links) {
 }
 
 /// The replica that leads with a quorum behind it, other than `not`.
-async fn next_leader(cluster: &Cluster, not: u64) -> u64 {
+pub async fn next_leader(cluster: &Cluster, not: u64) -> u64 {
     for _ in 0..500 {
         let leading = cluster.brokers.iter().flatten().map(|broker| broker.node().log().status());
         if let Some(status) = leading.filter(|status| status.can_write).find(|status| status.node.0 != not) {
@@ -35,7 +35,7 @@ async fn next_leader(cluster: &Cluster, not: u64) -> u64 {
 }
 
 /// Leadership goes to `target`, as soon as it may.
-async fn hand_to(cluster: &Cluster, target: u64) {
+pub async fn hand_to(cluster: &Cluster, target: u64) {
     for _ in 0..50 {
         let leader = cluster.leader().await;
         if leader == target {

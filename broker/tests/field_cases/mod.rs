@@ -1,10 +1,13 @@
 //! What went wrong in other brokers, tried on three replicas in one process: cut-off leaders, lost answers, batches under
-//! failover, order, metadata, registrations.
+//! failover, order, metadata, registrations, positions, open transactions, names.
 
 mod batches;
 mod changes;
 mod cut_off;
+mod halves;
 mod links;
 mod load;
+mod names;
 mod ordered;
+mod positions;
 mod registering;

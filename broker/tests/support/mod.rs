@@ -42,7 +42,16 @@ impl Cluster {
         change: impl Fn(&mut BrokerConfig),
         disk_of: impl Fn(u64) -> Arc<dyn Disk>,
     ) -> Cluster {
-        let runtime = Runtime::tokio();
+        Cluster::start_in(Runtime::tokio(), replica_count, change, disk_of).await
+    }
+
+    /// As [`Cluster::start_over`], in a runtime of one's own.
+    pub async fn start_in(
+        runtime: Runtime,
+        replica_count: u64,
+        change: impl Fn(&mut BrokerConfig),
+        disk_of: impl Fn(u64) -> Arc<dyn Disk>,
+    ) -> Cluster {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut listeners = Vec::new();
         let mut replicas = Vec::new();

@@ -40,7 +40,7 @@ Examples:
   flotilla dev --data /tmp/scratch --replicas 1
   flotilla dev --namesrv-port 19876 --port 18081 --peer-port 20912      beside another one
 
-Then, in another terminal:
+Then, in another terminal (a topic that is not created is made by its first message, plain and with 4 queues):
   flotilla admin topic create orders
   printf 'a\\nb\\nc\\n' | flotilla send --topic orders
   flotilla receive --topic orders --group billing")]
@@ -69,6 +69,9 @@ pub struct DevArguments {
     /// Quota of each replica's log: from half of it on the oldest messages go
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
     data_quota: u64,
+    /// Refuse topics and groups that do not exist, instead of making them when they are first used
+    #[arg(long)]
+    no_auto_create: bool,
 }
 
 /// Why the cluster did not come up.
@@ -149,6 +152,8 @@ impl DevArguments {
                 segment_bytes: self.segment_bytes,
                 data_bytes_max: Some(self.data_quota),
                 // The oldest go well before sends would be refused.
+                auto_create_topics: !self.no_auto_create,
+                auto_create_groups: !self.no_auto_create,
                 retention_bytes: Some((self.data_quota / 2).max(2 * self.segment_bytes)),
                 ..BrokerConfig::default()
             })

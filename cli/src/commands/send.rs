@@ -38,7 +38,7 @@ Examples:
   flotilla send --topic steps --group order-17 < steps.txt      a FIFO topic: lines keep their order
   flotilla send --topic orders --json < orders.txt | jq .offset  one receipt a line")]
 pub struct SendArguments {
-    /// The topic, which must exist
+    /// The topic; where the brokers allow it, one that does not exist is made by its first message
     #[arg(long, short, value_name = "TOPIC", value_parser = topic_name)]
     topic: TopicName,
     /// Read lines from a file instead of stdin

@@ -23,6 +23,9 @@ fn unknown_flags_and_values_out_of_range_are_named() {
     run(&["demo", "--size", "5MiB"]).failed(2, &["5242880", "4194304"]);
     run(&["bench", "--local", "2"]).failed(2, &["2", "1 or 3"]);
     run(&["admin", "topic", "create", "t", "--type", "ODD"]).failed(2, &["ODD", "NORMAL"]);
+    run(&["admin", "topic", "create", "t", "--type", "LITE"]).failed(2, &["LITE", "NORMAL"]);
+    run(&["admin", "topic", "create", "t", "--cleanup-policy", "COMPACTION"]).failed(2, &["--cleanup-policy"]);
+    run(&["admin", "topic", "create", "t", "--retention", "90"]).failed(2, &["90", "unit"]);
     run(&["admin", "topic", "create", "t", "--queues", "0"]).failed(2, &["0"]);
     run(&["--log-level", "a=b=c", "namesrv"]).failed(2, &["a=b=c", "info"]);
     run(&["admin", "--namesrv", "nohost", "topic", "list"]).failed(2, &["nohost", "host:port"]);

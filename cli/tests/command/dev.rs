@@ -11,19 +11,15 @@ struct Dev {
 }
 
 fn dev(data: &std::path::Path) -> Dev {
+    dev_with(data, &[])
+}
+
+fn dev_with(data: &std::path::Path, more: &[&str]) -> Dev {
     let first = free_ports(7);
     let (namesrv, port, peer) = (first.to_string(), (first + 1).to_string(), (first + 4).to_string());
-    let server = Server::start(&[
-        "dev",
-        "--data",
-        path_text(data),
-        "--namesrv-port",
-        &namesrv,
-        "--port",
-        &port,
-        "--peer-port",
-        &peer,
-    ]);
+    let data = path_text(data);
+    let arguments = ["dev", "--data", data, "--namesrv-port", &namesrv, "--port", &port, "--peer-port", &peer];
+    let server = Server::start(&[&arguments, more].concat());
     Dev { server, namesrv: format!("127.0.0.1:{first}") }
 }
 
@@ -102,6 +98,12 @@ fn what_is_sent_to_dev_is_received_and_survives_a_restart() {
     let topics = run(&["admin", "topic", "list", "--namesrv", &again.namesrv]).ok();
     assert!(topics.contains("orders"), "{topics}");
 
+    // One that nobody made is made by its first message.
+    run_with_input(&["send", "--topic", "made-by-use", "--namesrv", &again.namesrv], b"a\n").ok();
+    let described = run(&["admin", "topic", "describe", "made-by-use", "--json", "--namesrv", &again.namesrv]).ok();
+    let described: serde_json::Value = serde_json::from_str(&described).unwrap();
+    assert_eq!((&described["queues"], &described["messages"]), (&4.into(), &1.into()));
+
     // A topic that is deleted is gone.
     run(&["admin", "topic", "delete", "orders", "--namesrv", &again.namesrv]).ok();
     run(&["admin", "topic", "describe", "orders", "--namesrv", &again.namesrv])
@@ -124,7 +126,7 @@ fn leadership_moves_when_asked_to() {
 #[test]
 fn what_a_broker_refuses_is_told_with_the_value_and_what_is_allowed() {
     let dir = tempfile::tempdir().unwrap();
-    let started = dev(&dir.path().join("data"));
+    let started = dev_with(&dir.path().join("data"), &["--no-auto-create"]);
     let namesrv = started.namesrv.as_str();
     let send = |arguments: &[&str], input: &[u8]| {
         run_with_input(&[&["send", "--namesrv", namesrv], arguments].concat(), input)
@@ -133,6 +135,7 @@ fn what_a_broker_refuses_is_told_with_the_value_and_what_is_allowed() {
     send(&["--topic", "nowhere"], b"a\n").failed(1, &["line 1", "not stored", "nowhere", "admin topic create nowhere"]);
     run(&["receive", "--topic", "nowhere", "--group", "g", "--namesrv", namesrv])
         .failed(1, &["nowhere", "admin topic create nowhere"]);
+    run(&["admin", "group", "create", "g", "--namesrv", namesrv]).ok();
 
     run(&["admin", "topic", "create", "t", "--namesrv", namesrv]).ok();
     // An empty line stops the rest, and what was before it is stored.

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::support::run;
+
 /// Documents whose every named file and test must be there.
 const DOCUMENTS: [&str; 3] = ["docs/compatibility.md", "docs/field-cases.md", "ARCHITECTURE.md"];
 /// Names shorter than this may be settings, fields or commands.
@@ -36,11 +38,10 @@ fn source_files(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-#[test]
-fn every_file_and_test_that_the_documents_name_is_there() {
-    let root = root();
+/// All function names of the repository.
+fn functions(root: &Path) -> BTreeSet<String> {
     let mut files = Vec::new();
-    source_files(&root, &mut files);
+    source_files(root, &mut files);
     let mut functions = BTreeSet::new();
     for file in files {
         let text = std::fs::read_to_string(file).expect("source is text");
@@ -49,6 +50,63 @@ fn every_file_and_test_that_the_documents_name_is_there() {
             functions.insert(name);
         }
     }
+    functions
+}
+
+/// The rows of the tables under a heading, as cells.
+fn rows(text: &str, heading: &str) -> Vec<Vec<String>> {
+    let (_, section) = text.split_once(&format!("\n## {heading}\n")).expect("the heading is there");
+    let section = section.split("\n## ").next().expect("a first part");
+    let lines = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("|---"));
+    lines.map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect()).collect()
+}
+
+/// A cell names a file of the repository or a test of it.
+fn shows_something(cell: &str, root: &Path, functions: &BTreeSet<String>) -> bool {
+    let is_shown = |quote: &str| {
+        let name = quote.rsplit("::").next().unwrap_or(quote);
+        functions.contains(name)
+            || (quote.contains('/') && spelled_out(quote).iter().all(|path| root.join(path).exists()))
+    };
+    quoted(cell).any(is_shown)
+}
+
+#[test]
+fn each_of_the_46_features_has_a_verdict_and_something_that_shows_it() {
+    let root = root();
+    let functions = functions(&root);
+    let text = std::fs::read_to_string(root.join("docs/compatibility.md")).expect("the document is there");
+    let table = rows(&text, "Feature by feature");
+    let numbered: Vec<_> = table.iter().filter(|row| row[0].parse::<u32>().is_ok()).collect();
+    let numbers: Vec<u32> = numbered.iter().map(|row| row[0].parse().expect("a number")).collect();
+    assert_eq!(numbers, (1..=46).collect::<Vec<_>>());
+    for row in &numbered {
+        assert!(["works", "works better", "differs", "no"].contains(&row[2].as_str()), "verdict of {row:?}");
+        let shown = row[3..].join(" | ");
+        assert!(shows_something(&shown, &root, &functions), "nothing shows {row:?}");
+    }
+    // The other table of the section: what RocketMQ's modules are here.
+    for what in ["filtersrv", "openmessaging", "tools", "reput", "LITE", "PRIORITY", "compaction"] {
+        assert!(table.iter().any(|row| row[0].contains(what) && row.len() >= 3), "{what} has no row");
+    }
+    // Each promise about a dead leader has a test among those that kill one.
+    let mut killing = BTreeSet::new();
+    let mut files = Vec::new();
+    source_files(&root.join("cli/tests/semantics"), &mut files);
+    for file in files {
+        let text = std::fs::read_to_string(file).expect("source is text");
+        killing.extend(text.split("\nasync fn ").skip(1).filter_map(|rest| Some(rest.split_once('(')?.0.to_owned())));
+    }
+    for row in rows(&text, "What holds when the leader dies").iter().skip(1) {
+        let name = quoted(&row[1]).next().expect("a test's name");
+        assert!(killing.contains(name), "{name} is not in cli/tests/semantics");
+    }
+}
+
+#[test]
+fn every_file_and_test_that_the_documents_name_is_there() {
+    let root = root();
+    let functions = functions(&root);
     let mut missing = Vec::new();
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     for document in DOCUMENTS {
@@ -65,4 +123,29 @@ fn every_file_and_test_that_the_documents_name_is_there() {
         }
     }
     assert!(missing.is_empty(), "named and not there: {missing:#?}");
+}
+
+#[test]
+fn every_command_of_the_guides_is_one_that_there_is() {
+    let root = root();
+    let mut guides: Vec<PathBuf> = std::fs::read_dir(root.join("docs/guides"))
+        .expect("the guides are there")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    guides.extend(["docs/retention.md", "README.md"].map(|path| root.join(path)));
+    let mut commands = 0;
+    for guide in guides {
+        let text = std::fs::read_to_string(&guide).expect("a guide is text");
+        for line in text.lines().filter_map(|line| line.strip_prefix("    flotilla ")) {
+            // What follows two blanks, or a shell's own signs, is no part of it.
+            let line = line.split("  ").next().unwrap_or(line).split(['|', '<', '>', '#']).next().unwrap_or(line);
+            let mut words: Vec<&str> = line.split_ascii_whitespace().collect();
+            // Flags and values before it are looked at all the same.
+            words.push("--help");
+            let ended = run(&words);
+            assert_eq!(ended.code, 0, "{}: {line}: {}", guide.display(), ended.stderr);
+            commands += 1;
+        }
+    }
+    assert!(commands >= 8, "{commands}");
 }

@@ -308,3 +308,33 @@ async fn figures_of_delays() {
     println!("  with them: sends one by one {}; MiB: {:?}", sends(1_001).await, memory(&cluster));
     println!("  at rest: {:.2} % of one core", cpu_at_rest(&cluster, 10).await * 100.0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes half a minute"]
+async fn figures_of_delays_at_rest() {
+    const COUNT: u64 = 1_000;
+    let cluster = Cluster::start_of(3, "segment_bytes = 67108864").await;
+    let client = cluster.client(cluster.leader().await);
+    client.create_topic("later", MessageType::Delay, 4).await;
+    println!("delays at rest, three replicas, one due every 20 ms:");
+    let base_ms = cluster.runtime.wall_ms() + 5_000;
+    send_delayed(&cluster, &client, COUNT, |number| base_ms + number * 20).await;
+    assert!(cluster.runtime.wall_ms() < base_ms, "they are not due yet");
+    let (mut stood, mut arrived) = (Vec::new(), Vec::new());
+    while stood.len() < COUNT as usize {
+        let received = client.receive("readers", "later", LONG, LONG).await;
+        let now_ms = cluster.runtime.wall_ms() as i64;
+        assert_eq!(received.code, OK);
+        for message in &received.messages {
+            let of = |at: &prost_types::Timestamp| at.seconds * 1_000 + i64::from(at.nanos / 1_000_000);
+            let system = system_of(message);
+            let due_ms = of(system.delivery_timestamp.as_ref().expect("a time"));
+            stood.push((of(system.store_timestamp.as_ref().expect("a time")) - due_ms) as f64);
+            arrived.push((now_ms - due_ms) as f64);
+        }
+        assert_eq!(client.ack("readers", "later", &received.messages).await, OK);
+    }
+    assert!(arrived.iter().all(|late_ms| *late_ms >= 0.0), "none comes early");
+    println!("  stand in their queue late by {}", spread(stood));
+    println!("  are at a consumer late by {}", spread(arrived));
+}

@@ -151,3 +151,47 @@ async fn topics_and_groups_are_under_the_next_leader_as_they_were_made_and_chang
     assert!(groups.iter().any(|group| group.name == "early") && !groups.iter().any(|group| group.name == "late"));
     cluster.agree().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_keeps_messages_for_a_shorter_time_than_the_log_lets_them_go_under_every_leader() {
+    const OWN_MS: u64 = 3_000;
+    let mut cluster = Cluster::start_with("retention_ms = 3600000").await;
+    let [client, other] = cluster.followers().await;
+    client.create_topic("kept", MessageType::Normal, 2).await;
+    client.create_topic("short", MessageType::Normal, 2).await;
+    let keep_for =
+        |ms| admin::UpdateTopicRequest { name: "short".to_owned(), retention_ms: Some(ms), ..Default::default() };
+    // Longer than the log, which is one for all, is refused with what to do.
+    let refused = client.admin.update_topic(client.options(LONG), keep_for(3_600_001)).await.expect("an answer");
+    let refused = refused.status.expect("a status");
+    assert_eq!(refused.code, 40000);
+    assert!(refused.message.contains("3600001 ms") && refused.message.contains("retention_ms"), "{}", refused.message);
+    admin_call!(client, update_topic, keep_for(OWN_MS));
+    let describe = |name: &str| admin::DescribeTopicRequest { name: name.to_owned() };
+    let described = admin_call!(client, describe_topic, describe("short"));
+    assert_eq!((described.retention_ms, described.retention_is_own), (OWN_MS, true));
+    assert!(!admin_call!(client, describe_topic, describe("kept")).retention_is_own);
+
+    for name in ["kept", "short"] {
+        send_some(&client, name, "old", COUNT).await;
+    }
+    cluster.kill_leader().await;
+    send_some(&other, "short", "young", 1).await;
+    // The next leader lets them go, on both replicas that are left; the other topic keeps all of its own.
+    let deadline = cluster.runtime.now() + LONG;
+    let first_offsets = async |client: &Client| {
+        let queues = admin_call!(client, describe_topic, describe("short")).queues;
+        queues.iter().map(|queue| queue.min_offset).sum::<u64>()
+    };
+    while first_offsets(&other).await < COUNT as u64 {
+        assert!(cluster.runtime.now() < deadline, "they are still there");
+        cluster.runtime.sleep(SHORT).await;
+    }
+    assert_eq!(sorted(consume(&other, "g", "kept", COUNT).await), numbered("old", COUNT));
+    send_some(&other, "short", "new", 1).await;
+    let came = other.receive("g", "short", LONG, LONG).await.ids();
+    assert!(!came.is_empty() && came.iter().all(|id| !id.starts_with("old")), "{came:?}");
+    admin_call!(other, update_topic, keep_for(0));
+    assert!(!admin_call!(other, describe_topic, describe("short")).retention_is_own, "as long as the log again");
+    cluster.agree().await;
+}

@@ -1,4 +1,5 @@
 //! Replicas of one broker group in this process, behind real sockets, and a client of theirs.
+#![allow(dead_code, reason = "each test uses its part")]
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::net::TcpListener;
 pub struct Cluster {
     pub runtime: Runtime,
     pub brokers: Vec<Option<Broker>>,
+    configs: Vec<BrokerConfig>,
     addresses: Vec<String>,
     _dir: TempDir,
 }
@@ -19,6 +21,11 @@ pub struct Cluster {
 impl Cluster {
     /// Starts so many replicas of a new group.
     pub async fn start(replica_count: u64) -> Cluster {
+        Cluster::start_behind(replica_count, |address| address).await
+    }
+
+    /// As [`Cluster::start`]; clients are told the address that `shown` makes of each replica's own.
+    pub async fn start_behind(replica_count: u64, shown: impl Fn(String) -> String) -> Cluster {
         let runtime = Runtime::tokio();
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (mut listeners, mut replicas) = (Vec::new(), Vec::new());
@@ -26,29 +33,36 @@ impl Cluster {
             let client = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
             let peer = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
             let address = |listener: &TcpListener| listener.local_addr().expect("a bound address").to_string();
-            replicas.push(ReplicaConfig { node, client: address(&client), peer: address(&peer) });
+            replicas.push(ReplicaConfig { node, client: shown(address(&client)), peer: address(&peer) });
             listeners.push((client, peer));
         }
-        let mut brokers = Vec::new();
+        let (mut brokers, mut configs) = (Vec::new(), Vec::new());
         for (own, (client, peer)) in replicas.iter().zip(listeners) {
             let config = BrokerConfig {
                 node: own.node,
                 data_dir: dir.path().join(format!("replica-{}", own.node)),
                 replicas: replicas.clone(),
-                client_listen: own.client.parse().expect("an address"),
+                client_listen: client.local_addr().expect("a bound address"),
                 peer_listen: own.peer.parse().expect("an address"),
                 segment_bytes: 8 << 20,
                 disk_free_bytes_min: 0,
                 ..BrokerConfig::default()
             };
+            configs.push(config.clone());
             brokers.push(Some(Broker::start_on(config, runtime.clone(), client, peer).await.expect("it starts")));
         }
         let addresses = replicas.into_iter().map(|replica| replica.client).collect();
-        Cluster { runtime, brokers, addresses, _dir: dir }
+        Cluster { runtime, brokers, configs, addresses, _dir: dir }
     }
 
     pub fn client(&self) -> Client {
         Client::tonic(ClientConfig::of_endpoints(self.addresses.clone())).expect("a valid config")
+    }
+
+    /// A client whose calls take so long at most.
+    pub fn client_within(&self, send_deadline: Duration) -> Client {
+        let config = ClientConfig { send_deadline, ..ClientConfig::of_endpoints(self.addresses.clone()) };
+        Client::tonic(config).expect("a valid config")
     }
 
     /// Kills the replica that leads: its sockets close, nothing is said.
@@ -63,6 +77,21 @@ impl Cluster {
             self.runtime.sleep(Duration::from_millis(20)).await;
         }
         panic!("no leader within 10 s");
+    }
+
+    /// Kills one replica (from 1) and starts it again on its data, as soon as its ports are free.
+    pub async fn kill_and_restart(&mut self, node: usize) {
+        drop(self.brokers[node - 1].take());
+        for _ in 0..200 {
+            match Broker::start(self.configs[node - 1].clone(), self.runtime.clone()).await {
+                Ok(broker) => {
+                    self.brokers[node - 1] = Some(broker);
+                    return;
+                }
+                Err(_) => self.runtime.sleep(Duration::from_millis(50)).await,
+            }
+        }
+        panic!("replica {node} does not start again");
     }
 
     pub async fn shutdown(self) {

@@ -185,6 +185,12 @@ pub trait PeerCalls: Send + Sync + 'static {
     /// Hands a client's call on, on the control connection.
     fn forward(&self, request: peer::ForwardRequest, timeout: Duration) -> Answer<peer::ForwardResponse>;
 
+    /// Hands on a call that waits on purpose; on a connection of its own where there are several, so that however many wait
+    /// they take no place of [`PeerCalls::forward`].
+    fn forward_poll(&self, request: peer::ForwardRequest, timeout: Duration) -> Answer<peer::ForwardResponse> {
+        self.forward(request, timeout)
+    }
+
     /// Looks, with a connection of its own, whether a process listens at the peer's address. Nothing is sent.
     fn probe(&self, timeout: Duration) -> BoxFuture<'static, Presence> {
         // Knowing nothing is always true.

@@ -22,8 +22,12 @@ const CONTROL_KEEPALIVE: Keepalive =
 const DATA_KEEPALIVE: Keepalive =
     Keepalive { interval: Duration::from_secs(1), timeout: Duration::from_secs(1), while_idle: true };
 
+/// For the connection of waiting polls.
+const POLL_KEEPALIVE: Keepalive =
+    Keepalive { interval: Duration::from_secs(1), timeout: Duration::from_secs(1), while_idle: false };
+
 /// Connects over gRPC without TLS. What is handed out for one address shares one connection for as
-/// long as somebody holds it; peers get two of their own each time.
+/// long as somebody holds it; peers get three of their own each time.
 ///
 /// A connection is made by the first call, with a limit of 1 s, and by the next call after it broke;
 /// there is no pause between tries.
@@ -75,6 +79,7 @@ impl Connector for TonicConnector {
             address: address.to_owned(),
             control: TonicLink::new(address, CONTROL_KEEPALIVE, self.runtime.clone()),
             data: TonicLink::new(address, DATA_KEEPALIVE, self.runtime.clone()),
+            polls: TonicLink::new(address, POLL_KEEPALIVE, self.runtime.clone()),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! A replica's peer port over two connections, so that bulk data never delays a heartbeat.
+//! A replica's peer port over three connections, so that neither bulk data nor waiting polls delay a heartbeat.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,12 +16,13 @@ use crate::{PeerLink, STREAM_DEPTH, metadata, peer};
 
 type Answer<T> = BoxFuture<'static, Result<T, CallError>>;
 
-/// The two connections to one peer.
+/// The connections to one peer.
 #[derive(Debug)]
 pub(super) struct TonicPeer {
     pub(super) address: String,
     pub(super) control: TonicLink,
     pub(super) data: TonicLink,
+    pub(super) polls: TonicLink,
 }
 
 impl PeerCalls for TonicPeer {
@@ -55,6 +56,11 @@ impl PeerCalls for TonicPeer {
 
     fn forward(&self, request: peer::ForwardRequest, timeout: Duration) -> Answer<peer::ForwardResponse> {
         let answer = self.control.unary("/flotilla.peer.v1.Peer/Forward", CallOptions::within(timeout), request);
+        Box::pin(async move { Ok(answer.await?.body) })
+    }
+
+    fn forward_poll(&self, request: peer::ForwardRequest, timeout: Duration) -> Answer<peer::ForwardResponse> {
+        let answer = self.polls.unary("/flotilla.peer.v1.Peer/Forward", CallOptions::within(timeout), request);
         Box::pin(async move { Ok(answer.await?.body) })
     }
 

@@ -14,7 +14,7 @@ use super::pack::PartFileBuilder;
 use super::{PartId, SERIALS_PER_PART, TOPICS_PER_PART, Table, progress_part, topic_part};
 use crate::index_file::IndexFileId;
 use crate::packed::ChunkContent;
-use crate::state::{SavedMarks, State};
+use crate::state::{SavedMarks, State, Topic};
 use crate::tracked::PartKey;
 
 /// What a part is made of; making bytes of it needs the state no more.
@@ -140,7 +140,10 @@ fn names_in(state: &State, part: PartKey) -> Vec<TopicName> {
 fn topics_content(state: &State, part: PartKey) -> Content {
     let names = names_in(state, part);
     let topics = names.iter().filter_map(|name| Some((name, state.topics.get(name)?)));
-    let images: Vec<_> = topics.map(|(name, topic)| topic_image(name, topic, state.levels.of(topic.uid))).collect();
+    let image = |(name, topic): (&TopicName, &Topic)| {
+        topic_image(name, topic, state.levels.of(topic.uid), state.topic_retentions.of(topic.uid))
+    };
+    let images: Vec<_> = topics.map(image).collect();
     if images.is_empty() { Content::Gone } else { Content::Topics(images) }
 }
 

@@ -27,6 +27,8 @@ pub(super) struct TopicImage {
     retired: Vec<(u32, u64)>,
     ack: u8,
     flush: u8,
+    /// Milliseconds; 0: as long as the log.
+    retention_ms: u64,
     queues: Vec<QueueImage>,
 }
 
@@ -145,7 +147,7 @@ pub(super) struct SeenImage {
     queue: u32,
 }
 
-pub(super) fn topic_image(name: &TopicName, topic: &Topic, level: TopicLevel) -> TopicImage {
+pub(super) fn topic_image(name: &TopicName, topic: &Topic, level: TopicLevel, retention_ms: Option<u64>) -> TopicImage {
     let queue_image = |queue: &Queue| QueueImage {
         min: queue.min(),
         max: queue.max(),
@@ -161,11 +163,20 @@ pub(super) fn topic_image(name: &TopicName, topic: &Topic, level: TopicLevel) ->
         retired: topic.retired.iter().map(|(queue, end)| (*queue, *end)).collect(),
         ack: ack_code(level.ack),
         flush: flush_code(level.flush),
+        retention_ms: retention_ms.unwrap_or(0),
         queues: topic.queues.iter().map(queue_image).collect(),
     }
 }
 
-pub(super) fn topic_of(image: TopicImage) -> Result<(TopicName, Topic, TopicLevel), String> {
+/// A topic of a part.
+pub(super) struct RestoredTopic {
+    pub name: TopicName,
+    pub topic: Topic,
+    pub level: TopicLevel,
+    pub retention_ms: Option<u64>,
+}
+
+pub(super) fn topic_of(image: TopicImage) -> Result<RestoredTopic, String> {
     let name = TopicName::try_from(image.name).map_err(|error| error.to_string())?;
     let (uid, writable_queues) = (image.uid, image.writable_queues);
     if writable_queues == 0 || writable_queues as usize > image.queues.len() {
@@ -180,7 +191,7 @@ pub(super) fn topic_of(image: TopicImage) -> Result<(TopicName, Topic, TopicLeve
         retired: image.retired.into_iter().collect(),
     };
     let level = level_of(image.ack, image.flush).ok_or("a level of a topic is unknown")?;
-    Ok((name, topic, level))
+    Ok(RestoredTopic { name, topic, level, retention_ms: Some(image.retention_ms).filter(|ms| *ms > 0) })
 }
 
 fn queue_of(image: QueueImage) -> Result<Queue, String> {

@@ -9,8 +9,8 @@ use flotilla_raft_log::Disk;
 
 use super::head::{Head, WindowMark};
 use super::image::{
-    EndedImage, GroupImage, ProgressImage, SeenImage, SlotRun, TopicImage, WindowPart, ended_of, group_of, progress_of,
-    seen_of, topic_of,
+    EndedImage, GroupImage, ProgressImage, RestoredTopic, SeenImage, SlotRun, TopicImage, WindowPart, ended_of,
+    group_of, progress_of, seen_of, topic_of,
 };
 use super::{BODY_BYTES_MAX, PartFile, PartId, Table, head};
 use crate::Slot;
@@ -119,8 +119,9 @@ fn rows<T: Decode<()>>(bytes: &[u8]) -> Result<T, String> {
 
 fn topics(state: &mut State, bytes: &[u8]) -> Result<(), String> {
     for image in rows::<Vec<TopicImage>>(bytes)? {
-        let (name, topic, level) = topic_of(image)?;
+        let RestoredTopic { name, topic, level, retention_ms } = topic_of(image)?;
         state.levels.set(topic.uid, level);
+        state.topic_retentions.set(topic.uid, retention_ms);
         state.topic_names.insert(topic.uid, name.clone());
         state.topics.insert(name, topic);
     }

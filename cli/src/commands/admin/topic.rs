@@ -1,5 +1,7 @@
 //! `flotilla admin topic`.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use flotilla_client::{AdminClient, AdminError, TopicDescription, TopicSpec};
 use flotilla_message::{AckLevel, FlushLevel, MessageType, Permission, TopicName, limits};
@@ -10,7 +12,7 @@ use serde::Serialize;
 use super::{print, while_doing};
 use crate::connect_options::topic_name;
 use crate::failure::Failure;
-use crate::quantity::format_count;
+use crate::quantity::{QuantityError, format_count, format_duration, parse_duration};
 use crate::table::Table;
 
 #[derive(Debug, Subcommand)]
@@ -33,6 +35,10 @@ pub enum TopicCommand {
         /// Whether they have it on disk by then: sync or async. Default: as the group of brokers has it
         #[arg(long, value_name = "LEVEL", ignore_case = true)]
         flush: Option<FlushLevel>,
+        /// How long its messages are kept, such as 90m or 24h; as long as the log by default. The log is one for all topics,
+        /// so it cannot be longer than the brokers keep (retention_ms): messages vanish then, and their bytes go with the log
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        retention: Option<Duration>,
     },
     /// List all topics
     List {
@@ -56,6 +62,10 @@ pub enum TopicCommand {
         /// What clients may do: READ_WRITE, READ, WRITE, NONE
         #[arg(long, value_name = "PERMISSION", ignore_case = true)]
         permission: Option<Permission>,
+        /// How long its messages are kept, such as 90m or 24h; 'log' for as long as the log does. The log is one for all topics,
+        /// so it cannot be longer than the brokers keep (retention_ms): messages vanish then, and their bytes go with the log
+        #[arg(long, value_name = "TIME", value_parser = kept_for)]
+        retention: Option<u64>,
     },
     /// Delete a topic with all its messages
     Delete {
@@ -94,6 +104,8 @@ struct DescribedView {
     ack: String,
     flush: String,
     level_is_own: bool,
+    retention_ms: u64,
+    retention_is_own: bool,
     messages: u64,
     bounds: Vec<QueueView>,
 }
@@ -125,8 +137,9 @@ struct TopicDiffers {
 
 pub async fn run(command: TopicCommand, admin: &AdminClient, json: bool) -> Result<(), Failure> {
     match command {
-        TopicCommand::Create { name, message_type, queues, ack, flush } => {
-            let spec = TopicSpec { message_type, ack, flush, ..TopicSpec::new(name.clone(), queues) };
+        TopicCommand::Create { name, message_type, queues, ack, flush, retention } => {
+            let retention_ms = retention.map(ms_of);
+            let spec = TopicSpec { message_type, ack, flush, retention_ms, ..TopicSpec::new(name.clone(), queues) };
             let existed = match admin.create_topic(&spec).await {
                 Ok(existed) => existed,
                 Err(error) => return Err(not_created(&spec, error, admin).await),
@@ -151,15 +164,17 @@ pub async fn run(command: TopicCommand, admin: &AdminClient, json: bool) -> Resu
             let bounds: Vec<QueueView> = described.queues.iter().map(queue_view_of).collect();
             let messages = bounds.iter().map(|queue| queue.next_offset - queue.first_offset).sum();
             let topic = view_of(&described.topic);
-            let TopicDescription { ack, flush, level_is_own, .. } = described;
-            let view = DescribedView { topic, ack, flush, level_is_own, messages, bounds };
+            let TopicDescription { ack, flush, level_is_own, retention_ms, retention_is_own, .. } = described;
+            let view =
+                DescribedView { topic, ack, flush, level_is_own, retention_ms, retention_is_own, messages, bounds };
             print(json, &view, || text_of(&view))
         }
-        TopicCommand::Update { name, queues, permission } => {
+        TopicCommand::Update { name, queues, permission, retention } => {
             let request = admin::UpdateTopicRequest {
                 name: name.to_string(),
                 queue_count: queues,
                 permission: permission.map(|permission| i32::from(permission.code())),
+                retention_ms: retention,
             };
             let reply = admin.update_topic(request).await.map_err(|error| not_done("changed", &name, error))?;
             let topic = reply.topic.unwrap_or_default();
@@ -201,6 +216,15 @@ fn not_done(what: &str, name: &TopicName, error: AdminError) -> Failure {
     }
 }
 
+fn ms_of(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A time, or the word for the log's, which is 0.
+fn kept_for(text: &str) -> Result<u64, QuantityError> {
+    if text.eq_ignore_ascii_case("log") { Ok(0) } else { parse_duration(text).map(ms_of) }
+}
+
 fn view_of(topic: &admin::Topic) -> TopicView {
     let code = |value: i32| u8::try_from(value).ok();
     let message_type = code(topic.message_type).and_then(MessageType::from_code);
@@ -236,7 +260,7 @@ fn table_of(topics: &[TopicView]) -> String {
 }
 
 fn text_of(view: &DescribedView) -> String {
-    let DescribedView { topic, ack, flush, level_is_own, messages, bounds } = view;
+    let DescribedView { topic, ack, flush, level_is_own, retention_ms, retention_is_own, messages, bounds } = view;
     let mut table = Table::new(["QUEUE", "FIRST OFFSET", "NEXT OFFSET", "MESSAGES"]);
     for queue in bounds {
         let count = queue.next_offset - queue.first_offset;
@@ -245,7 +269,12 @@ fn text_of(view: &DescribedView) -> String {
         table.row([queue.queue.to_string(), first, next, count]);
     }
     let (name, kind, permission) = (&topic.name, &topic.message_type, &topic.permission);
-    let whose = if *level_is_own { "its own" } else { "the group's" };
-    let level = format!("sends are answered at {ack} with {flush} flush ({whose} level)");
+    let whose = |is_own: bool| if is_own { "its own" } else { "the group's" };
+    let kept = format_duration(Duration::from_millis(*retention_ms));
+    let level = format!(
+        "sends are answered at {ack} with {flush} flush ({} level); messages are kept for {kept} ({} time)",
+        whose(*level_is_own),
+        whose(*retention_is_own)
+    );
     format!("topic {name}: type {kind}, {permission}, {} messages\n{level}\n{table}", format_count(*messages))
 }

@@ -82,6 +82,13 @@ pub fn describe(command: &Command) -> String {
             let flush = level.flush.map_or_else(|| "the group's".to_owned(), |flush| flush.to_string());
             format!("answer sends to {name} at ack {ack}, flush {flush}")
         }
+        Command::SetTopicRetention { name, retention_ms } => {
+            let time = retention_ms.map_or_else(|| "as long as the log".to_owned(), |ms| format!("for {ms} ms"));
+            format!("keep messages of {name} {time}")
+        }
+        Command::TrimTopic { name, uid, before_ms } => {
+            format!("let messages of {name}, its life number {uid}, go that are older than {before_ms}")
+        }
         Command::AnsweredEarly { commands } => {
             let numbers: Vec<String> = commands.iter().map(u32::to_string).collect();
             format!("note: answered before the commit: commands {}", numbers.join(", "))
