@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bincode::{Decode, Encode};
 use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, TopicName};
+use flotilla_planted_bugs::{Bug, is_planted};
 
 use crate::dedup::{DedupWindow, Seen};
 use crate::held_image::{self, HeldPart};
@@ -192,6 +193,7 @@ fn image_of(state: &State, open_index: u64, index_files: Vec<IndexFileId>) -> Im
         progress: state
             .progress
             .iter()
+            .filter(|_| !is_planted(Bug::ProgressInMemory))
             .map(|((group_uid, topic_uid, queue), progress)| ProgressImage {
                 group_uid: *group_uid,
                 topic_uid: *topic_uid,
@@ -207,7 +209,7 @@ fn image_of(state: &State, open_index: u64, index_files: Vec<IndexFileId>) -> Im
             .collect(),
         dedup_first_serial: state.dedup.first_serial(),
         dedup_hash: state.dedup.hash(),
-        dedup: state.dedup.iter().map(seen_image).collect(),
+        dedup: state.dedup.iter().filter(|_| !is_planted(Bug::DuplicatesForgotten)).map(seen_image).collect(),
     }
 }
 
