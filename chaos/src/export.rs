@@ -145,7 +145,11 @@ pub fn edn(events: &[Event]) -> Result<Edn, HistoryError> {
                 history(":nemesis", "info", &f, &value, "");
                 queue(":nemesis", "info", &f, &value);
             }
-            Operation::Receive { .. } | Operation::Look { .. } | Operation::Leader(_) | Operation::Dump(_) => {}
+            Operation::Receive { .. }
+            | Operation::Look { .. }
+            | Operation::Leader(_)
+            | Operation::Dump(_)
+            | Operation::Task(_) => {}
         }
     }
     let keys: Vec<String> = numbers.queues.iter().map(|(queue, number)| format!("{number} \"{queue}\"")).collect();

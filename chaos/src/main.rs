@@ -16,6 +16,7 @@ use flotilla_chaos::scenario::{Limits, Scenario};
 use flotilla_chaos::{
     Abilities, Conclusion, Levels, Report, RunDir, RunDirError, RunError, Settings, Skipped, default_dir, rejudge,
 };
+use flotilla_checkers::ledger::{self, LedgerRow};
 use flotilla_checkers::{HistoryError, Property};
 use flotilla_message::AckLevel;
 use flotilla_runtime::{Either, Runtime, select};
@@ -44,6 +45,8 @@ enum ChaosError {
     History(#[source] HistoryError),
     #[error("{path}: {source}", path = .path.display())]
     Write { path: PathBuf, source: std::io::Error },
+    #[error("the ledger: {0}")]
+    Ledger(String),
     #[error("stopped by Ctrl-C; what was seen until then is in {}", .0.display())]
     Interrupted(PathBuf),
 }
@@ -156,11 +159,34 @@ async fn run(options: RunOptions, runtime: Runtime) -> Result<bool, ChaosError> 
     }
     let dir = options.dir.unwrap_or_else(|| default_dir(settings.seed));
     let report = carry_out(settings, plan, program, &dir, options.keep, &runtime).await?;
+    if let Some(path) = &options.ledger {
+        ledger::add(path, &ledger_row(&report)).map_err(ChaosError::Ledger)?;
+    }
     if options.json {
         eprint!("{report}");
     }
     print(&report, options.json);
     Ok(report.conclusion == Conclusion::Good)
+}
+
+/// What a run adds to the ledger.
+fn ledger_row(report: &Report) -> LedgerRow {
+    let mut faults = std::collections::BTreeMap::new();
+    for fault in report.faults.iter().filter(|fault| fault.problem.is_none()) {
+        *faults.entry(fault.kind.to_string()).or_default() += 1;
+    }
+    LedgerRow {
+        commit: ledger::commit(),
+        tool: "chaos".to_owned(),
+        what: format!("{} replicas", report.settings.replicas),
+        seeds: 1,
+        first_seed: report.settings.seed,
+        failed: u64::from(report.conclusion == Conclusion::Broken),
+        void: u64::from(report.conclusion == Conclusion::Void),
+        acks: report.acked,
+        ms: report.load_ms,
+        faults,
+    }
 }
 
 /// Carries out a plan, or one made from the seed, as far as this machine lets it.

@@ -119,6 +119,9 @@ pub struct RunOptions {
     /// The flotilla binary [default: beside this program]
     #[arg(long, value_name = "PATH")]
     pub flotilla: Option<PathBuf>,
+    /// Add what was done, and what came of it, to this file of sums
+    #[arg(long, value_name = "FILE")]
+    pub ledger: Option<PathBuf>,
     /// Print the account as one JSON object, the last line on stdout
     #[arg(long)]
     pub json: bool,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
+use flotilla_planted_bugs::{Bug, is_planted};
 
 use crate::disk::{Disk, read_file, write_file_atomically};
 use crate::fields::FieldReader;
@@ -86,6 +87,7 @@ impl BootMark {
         let boot = disk.boot_id().map_err(io_error)?.unwrap_or_default();
         let has_lost = match &left {
             None | Some((State::Clean, _)) => false,
+            Some((State::Open | State::Recovering, _)) if is_planted(Bug::VotesBeforeRecovery) => false,
             Some((State::Open, known)) => *known != boot,
             Some((State::Recovering, _)) => true,
         };

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use flotilla_planted_bugs::{Bug, is_planted};
+
 use crate::checkpoint_file::{Checkpoint, Origin, PendingCheckpoint, parse_checkpoint_name};
 use crate::disk::{Disk, read_file, write_file_atomically};
 use crate::log_view::LogView;
@@ -165,7 +167,8 @@ impl CheckpointStore {
                 let last = checkpoint.last();
                 let work = inner.clone();
                 // In the middle of a segment its last entries may only be on a quorum's other disks yet.
-                if !inner.log.is_durable(last.index)
+                if !is_planted(Bug::CheckpointAheadOfLog)
+                    && !inner.log.is_durable(last.index)
                     && let Err(error) = inner.log.flush().await
                 {
                     tracing::warn!(%last, %error, "log could not be flushed for a checkpoint");

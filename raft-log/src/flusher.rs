@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use flotilla_planted_bugs::{Bug, is_planted};
 use flotilla_runtime::{Runtime, Task, select};
 use tokio::sync::Notify;
 
@@ -128,7 +129,8 @@ impl Inner {
     fn sync(&self, target: &FlushTarget) -> io::Result<()> {
         self.failure.check()?;
         self.times().begin(self.runtime.now());
-        let synced = target.file.sync_data();
+        let synced = if is_planted(Bug::AckBeforeSync) { Ok(()) } else { target.file.sync_data() };
+        let synced = if is_planted(Bug::SyncErrorIgnored) { Ok(()) } else { synced };
         self.times().end(self.runtime.now());
         synced.map_err(|error| self.failure.report_io(target.path.display(), error))?;
         {

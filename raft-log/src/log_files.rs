@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use flotilla_planted_bugs::{Bug, is_planted};
 use flotilla_runtime::{Instant, Task};
 
 use crate::disk::{Disk, DiskFile};
@@ -302,6 +303,10 @@ impl LogFiles {
                         ready.insert(Runway::new(file, SEGMENT_HEADER_BYTES))
                     }
                 };
+                let is_override = old.last.is_some_and(|last| header.first <= last.index);
+                if is_planted(Bug::SuffixNotTruncated) && is_override {
+                    return Ok(());
+                }
                 name_segment(&*disk, &dir, &**runway.file(), &header)
             };
             let made = make();

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use flotilla_planted_bugs::{Bug, is_planted};
+
 use crate::LogIndex;
 use crate::ids::{EntryId, next_index};
 use crate::segment::{Record, Segment, SegmentPart, Summary};
@@ -135,7 +137,9 @@ impl LogState {
             gone.extend(self.segments.pop());
         }
         self.terms.truncate(first);
-        self.cache.truncate(first);
+        if !is_planted(Bug::CacheNotTruncated) {
+            self.cache.truncate(first);
+        }
         self.last = segment.header.previous;
         self.segments.push(segment);
         gone

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use flotilla_planted_bugs::{Bug, is_planted};
 use flotilla_runtime::{Instant, Runtime, Task, select};
 use openraft::ServerState;
 use openraft::errors::Fatal;
@@ -59,7 +60,9 @@ impl Source {
             ServerState::Follower => Role::Follower,
             ServerState::Learner | ServerState::Shutdown => Role::Learner,
         };
-        let has_lease = members.iter().eq([&self.node]) || self.runtime.now() < self.lease_end(&metrics);
+        let has_lease = is_planted(Bug::ReadsWithoutLease)
+            || members.iter().eq([&self.node])
+            || self.runtime.now() < self.lease_end(&metrics);
         // An applied entry of this term implies that the first one is.
         let has_own = metrics.last_applied.is_some_and(|id| id.committed_leader_id().term == metrics.current_term);
         LogStatus {

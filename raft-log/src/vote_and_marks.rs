@@ -8,6 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use flotilla_planted_bugs::{Bug, is_planted};
+
 use crate::disk::{Disk, DiskFile};
 use crate::fields::{u32_at, u64_at};
 use crate::ids::EntryId;
@@ -192,7 +194,9 @@ impl VoteAndMarks {
         let next = Slot { sequence: self.control.sequence + 1, ..next };
         let bytes = next.encode(CONTROL_MAGIC);
         self.file.write_at(next.sequence % 2 * SLOT_BYTES, &bytes)?;
-        self.file.sync_data()?;
+        if !is_planted(Bug::VoteNotDurable) {
+            self.file.sync_data()?;
+        }
         // The copy needs no sync: until it is on the disk the slot above is, and that one is not written next.
         self.file.write_at((next.sequence + 1) % 2 * SLOT_BYTES, &bytes)?;
         self.control = next;

@@ -1,6 +1,7 @@
 //! What the pop commands do: deliver, acknowledge, change the invisible time, dead-letter.
 
 use flotilla_message::{GroupName, MessageType, Permission, QueueId, QueueOffset, TopicName};
+use flotilla_planted_bugs::{Bug, is_planted};
 
 use crate::entry_view::DeliverView;
 use crate::limits::IN_FLIGHT_PER_QUEUE_MAX;
@@ -68,7 +69,7 @@ impl State {
     /// Dead letters of the dead-letter topic itself stay where they are: they count as consumed.
     pub(crate) fn dead_letter(&mut self, group: &GroupName, source: &TopicName, dead: &[Slot], changes: &mut Changes) {
         let name = TopicName::dead_letter(group);
-        if name == *source {
+        if name == *source || is_planted(Bug::DeadLetterDropped) {
             return;
         }
         if !self.topics.contains_key(&name) {
@@ -149,7 +150,7 @@ impl Delivery<'_> {
         let next_before = self.progress.next_offset();
         // In an ordered group what is in flight now keeps anything new back, even if this very
         // command hands it out again.
-        let new_allowed = !self.group.order || self.progress.in_flight().is_empty();
+        let new_allowed = !self.group.order || is_planted(Bug::OrderNotFenced) || self.progress.in_flight().is_empty();
         let looked_until = skip
             .filter(|range| range.from.0 <= next_before)
             .map_or(next_before, |range| range.to.0.clamp(next_before, self.queue.max().max(next_before)));

@@ -2,6 +2,7 @@
 //! they are due, or are recalled; half ones are committed or rolled back, and asked for.
 
 use flotilla_message::{MessageRef, QueueId, QueueOffset};
+use flotilla_planted_bugs::{Bug, is_planted};
 
 use crate::halves::Half;
 use crate::held::Held;
@@ -12,6 +13,7 @@ use crate::{HalfMessage, Outcome, Rejection};
 impl State {
     /// Makes slots of at most `count` messages that are due at `until_ms`, the first ones first.
     pub fn deliver_due(&mut self, until_ms: u64, count: u32, changes: &mut Changes) -> Outcome {
+        let until_ms = if is_planted(Bug::DelayTooShort) { until_ms.next_multiple_of(1000) } else { until_ms };
         let mut delivered = 0;
         while delivered < count
             && let Some((message, held)) = self.timers.pop_due(until_ms)
@@ -53,6 +55,13 @@ impl State {
         }
         if self.halves.get(message).is_none_or(|half| half.held.topic_uid != uid) {
             return Err(Rejection::TransactionNotFound);
+        }
+        if is_planted(Bug::TransactionEndsTwice)
+            && commit
+            && let Some(half) = self.halves.get(message)
+        {
+            let offset = self.enqueue(message, &half.held, changes);
+            return Ok(Outcome::TransactionEnded { offset, repeated: false });
         }
         let half = self.halves.take(message);
         self.ended.note(message, ending);

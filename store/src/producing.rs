@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, TopicName};
+use flotilla_planted_bugs::{Bug, is_planted};
 
 use crate::dedup::{DedupWindow, Seen, dedup_key};
 use crate::entry_view::FramePlace;
@@ -138,6 +139,9 @@ impl Sequence for Applying<'_> {
                 due_ms
             }
             Way::Half { check_after_ms } => {
+                if is_planted(Bug::HalfVisible) {
+                    self.queue.append(held.slot(message, self.log_time_ms), held.checksum);
+                }
                 let prepared_at_ms = self.log_time_ms;
                 let check_at_ms = Some(prepared_at_ms.saturating_add(check_after_ms));
                 let half = Half { held, checks: 0, check_at_ms, prepared_at_ms };

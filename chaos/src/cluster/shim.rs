@@ -70,7 +70,8 @@ impl Shim {
         [Place::WritesHurt, Place::SyncsHurt, Place::ClockLooks].into_iter().map(|place| self.get(place)).sum()
     }
 
-    fn get(&self, place: Place) -> u64 {
+    /// An order's value now; 0 once it is obeyed to the end.
+    pub fn get(&self, place: Place) -> u64 {
         let mut bytes = [0; 8];
         self.page.read_exact_at(&mut bytes, place as u64).map_or(0, |()| u64::from_le_bytes(bytes))
     }

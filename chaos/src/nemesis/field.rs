@@ -8,7 +8,7 @@ use std::time::Duration;
 use flotilla_client::{AdminClient, AdminError, Client};
 use flotilla_runtime::{Runtime, Task};
 
-use crate::cluster::shim::Shim;
+use crate::cluster::shim::{Place, Shim};
 use crate::cluster::volume::VolumeError;
 use crate::cluster::{ClusterView, ClusterViewError, Links, LocalCluster, LocalClusterError};
 
@@ -18,6 +18,9 @@ pub(crate) const LEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const LEADER_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a restarted replica may take to have what is committed.
 pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether a process has ended.
+const END_LOOK: Duration = Duration::from_millis(20);
 
 /// What goes on by itself while a fault holds; dropping it ends it.
 pub type Background = Task<()>;
@@ -170,6 +173,25 @@ impl Field {
             self.cluster.volume(*node)?.cut_power()?;
         }
         Ok(())
+    }
+
+    /// Waits until those of the replicas have ended whose sync was made to fail, for so long.
+    pub(super) async fn await_ends(&mut self, nodes: &[u64], patience: Duration) -> Result<(), FieldError> {
+        let deadline = self.runtime.now() + patience;
+        loop {
+            for (node, error) in self.take_fallen(nodes) {
+                self.notes.push(format!("and replica {node}: {error}"));
+            }
+            let dead = self.cluster.dead_nodes();
+            let mut waits = false;
+            for node in nodes.iter().filter(|node| !dead.contains(node)) {
+                waits |= self.shim(*node)?.get(Place::SyncsFail) == 0;
+            }
+            if !waits || self.runtime.now() >= deadline {
+                return Ok(());
+            }
+            self.runtime.sleep(END_LOOK).await;
+        }
     }
 
     /// Makes these replicas' machines whole and starts those that are dead.

@@ -7,7 +7,7 @@ use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Ack, Delivery, Dump, Leadership};
+use crate::{Ack, Delivery, Dump, Leadership, Task};
 
 /// One line of a history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +68,8 @@ pub enum Operation {
     Leader(Leadership),
     /// A replica's state at the end.
     Dump(Dump),
+    /// Something else was done with messages. One process has at most one at a time.
+    Task(Task),
     /// The nemesis did something.
     Fault {
         /// What.

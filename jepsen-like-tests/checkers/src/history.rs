@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Dump, Event, EventKind, HistoryError, Operation};
+use crate::{Dump, Event, EventKind, HistoryError, Operation, TaskOutcome, TaskRun};
 
 /// A queue's name: topic and number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -120,6 +120,12 @@ pub struct Delivery {
     /// order is not judged.
     #[serde(default = "first_attempt")]
     pub attempt: u32,
+    /// When it was asked for, as far as the history tells: at an invocation of the same process. Else 0.
+    #[serde(skip)]
+    pub asked_ns: u64,
+    /// When it came. Not written: the event has it.
+    #[serde(skip)]
+    pub received_ns: u64,
 }
 
 fn first_attempt() -> u32 {
@@ -129,7 +135,22 @@ fn first_attempt() -> u32 {
 impl Delivery {
     /// A first delivery.
     pub fn new(consumer: impl Into<String>, queue: QueueKey, offset: u64, message_id: impl Into<String>) -> Delivery {
-        Delivery { consumer: consumer.into(), queue, offset, message_id: message_id.into(), attempt: first_attempt() }
+        Delivery {
+            consumer: consumer.into(),
+            queue,
+            offset,
+            message_id: message_id.into(),
+            attempt: first_attempt(),
+            asked_ns: 0,
+            received_ns: 0,
+        }
+    }
+
+    /// The same sighting with its times on the harness's clock.
+    pub fn received(mut self, asked_ns: u64, received_ns: u64) -> Delivery {
+        self.asked_ns = asked_ns;
+        self.received_ns = received_ns;
+        self
     }
 
     /// The same sighting as the server's `attempt`-th delivery of the message.
@@ -177,6 +198,8 @@ pub struct History {
     pub leaders: Vec<Leadership>,
     /// Every entry that a replica was seen to apply.
     pub entries: Vec<EntrySeen>,
+    /// What else was done with messages.
+    pub tasks: Vec<TaskRun>,
 }
 
 impl History {
@@ -188,8 +211,34 @@ impl History {
     pub fn from_events(events: &[Event]) -> Result<History, HistoryError> {
         let mut history = History::default();
         let mut open: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+        let mut asked: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
+        let mut tasks: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
         for event in events {
             match (&event.operation, event.kind) {
+                (Operation::Receive { .. }, EventKind::Invoke) => {
+                    asked.insert(event.process.as_str(), event.time_ns);
+                }
+                (Operation::Task(task), EventKind::Invoke) => {
+                    tasks.insert(event.process.as_str(), history.tasks.len());
+                    history.tasks.push(TaskRun {
+                        task: task.clone(),
+                        invoked_ns: event.time_ns,
+                        completed_ns: u64::MAX,
+                        outcome: TaskOutcome::Unknown,
+                    });
+                }
+                (Operation::Task(task), kind) => {
+                    let unpaired = || HistoryError::NotInvoked { index: event.index, process: event.process.clone() };
+                    let at = tasks.remove(event.process.as_str()).ok_or_else(unpaired)?;
+                    let run = &mut history.tasks[at];
+                    run.task = task.clone();
+                    run.completed_ns = event.time_ns;
+                    run.outcome = match kind {
+                        EventKind::Ok => TaskOutcome::Done,
+                        EventKind::Fail => TaskOutcome::Refused,
+                        EventKind::Unknown | EventKind::Invoke => TaskOutcome::Unknown,
+                    };
+                }
                 (Operation::Send { message_id, .. }, EventKind::Invoke) => {
                     let at = history.sends.len();
                     if open.insert(event.process.as_str(), at).is_some() {
@@ -215,7 +264,9 @@ impl History {
                     send.completed_ns = event.time_ns;
                 }
                 (Operation::Receive { deliveries }, EventKind::Ok) => {
-                    history.deliveries.extend(deliveries.iter().cloned())
+                    let asked_ns = asked.get(event.process.as_str()).copied().unwrap_or(0);
+                    let timed = deliveries.iter().map(|seen| seen.clone().received(asked_ns, event.time_ns));
+                    history.deliveries.extend(timed);
                 }
                 (Operation::Look { sightings }, EventKind::Ok) => history.sightings.extend(sightings.iter().cloned()),
                 (Operation::Leader(leadership), EventKind::Ok) => history.leaders.push(leadership.clone()),

@@ -25,26 +25,35 @@
 //! assert!(!report.is_clean());
 //! ```
 
+pub mod all_or_nothing;
+pub mod dead_letters_complete;
 pub mod dense_offsets;
 mod dump;
 pub mod early_ack;
 mod event;
+pub mod fresh_reads;
 mod history;
+pub mod ledger;
+pub mod never_early;
 pub mod no_duplicate;
 pub mod no_lost_ack;
 pub mod no_phantom;
 pub mod nothing_taken_back;
+pub mod one_at_a_time;
 pub mod one_leader_per_term;
 pub mod one_payload_per_entry;
 pub mod order_per_message_group;
 pub mod order_per_queue;
+pub mod progress_kept;
 pub mod real_time_order;
 pub mod replicas_agree;
 mod report;
+mod task;
 mod verdict;
 
 pub use dump::{Dump, QueueDump, SlotDump};
 pub use event::{Event, EventKind, HistoryError, Operation, Recorder, read_json_lines, write_json_lines};
 pub use history::{Ack, Delivery, EntrySeen, History, Leadership, QueueKey, Send, SendOutcome};
 pub use report::Report;
+pub use task::{Task, TaskOutcome, TaskRun};
 pub use verdict::{Finding, Property, Verdict, check};

@@ -33,7 +33,7 @@ pub fn find(deliveries: &[Delivery]) -> Vec<OutOfOrder> {
     let mut known: std::collections::BTreeSet<(&str, &QueueKey, u64)> = std::collections::BTreeSet::new();
     let mut findings = Vec::new();
     for delivery in deliveries.iter().filter(|delivery| delivery.attempt <= 1) {
-        let Delivery { consumer, queue, offset, message_id, attempt: _ } = delivery;
+        let Delivery { consumer, queue, offset, message_id, .. } = delivery;
         if !known.insert((consumer, queue, *offset)) {
             continue;
         }

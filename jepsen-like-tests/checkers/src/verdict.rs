@@ -1,10 +1,12 @@
 //! All properties over one history, with each finding named by its property.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    History, QueueKey, dense_offsets, no_duplicate, no_lost_ack, no_phantom, nothing_taken_back, one_leader_per_term,
-    one_payload_per_entry, order_per_queue, real_time_order, replicas_agree,
+    History, QueueKey, all_or_nothing, dense_offsets, fresh_reads, no_duplicate, no_lost_ack, no_phantom,
+    nothing_taken_back, one_leader_per_term, one_payload_per_entry, order_per_queue, real_time_order, replicas_agree,
 };
 
 /// The properties, one per module.
@@ -34,6 +36,17 @@ pub enum Property {
     /// See [`order_per_message_group`](crate::order_per_message_group). Not part of [`check`]: it must know which
     /// deliveries are those of one consumer group.
     OrderPerMessageGroup,
+    /// See [`all_or_nothing`](crate::all_or_nothing).
+    AllOrNothing,
+    /// See [`never_early`](crate::never_early). Not part of [`check`]: it must know how wrong clocks may be.
+    NeverEarly,
+    /// See [`dead_letters_complete`](crate::dead_letters_complete). Not part of [`check`]: it must know the topic.
+    DeadLettersComplete,
+    /// See [`progress_kept`](crate::progress_kept). Not part of [`check`]: it must know which deliveries are those of one
+    /// consumer group.
+    ProgressKept,
+    /// See [`fresh_reads`](crate::fresh_reads).
+    FreshReads,
 }
 
 impl std::fmt::Display for Property {
@@ -50,6 +63,11 @@ impl std::fmt::Display for Property {
             Property::OneLeaderPerTerm => "one leader per term",
             Property::OnePayloadPerEntry => "one payload per entry",
             Property::OrderPerMessageGroup => "order per message group",
+            Property::AllOrNothing => "all or nothing",
+            Property::NeverEarly => "never early",
+            Property::DeadLettersComplete => "dead letters complete",
+            Property::ProgressKept => "progress kept",
+            Property::FreshReads => "fresh reads",
         })
     }
 }
@@ -92,7 +110,7 @@ impl Verdict {
 ///
 /// Lost messages are looked for in the dumps if there are any, else among the deliveries.
 pub fn check(history: &History) -> Verdict {
-    let History { sends, deliveries, sightings, dumps, leaders, entries } = history;
+    let History { sends, deliveries, sightings, dumps, leaders, entries, tasks } = history;
     let seen = deliveries.iter().chain(sightings).map(|seen| (&seen.queue, seen.offset, seen.message_id.as_str()));
     let held = dumps
         .iter()
@@ -115,6 +133,10 @@ pub fn check(history: &History) -> Verdict {
     verdict.add(Property::NothingTakenBack, nothing_taken_back::find(sends, &[deliveries, sightings], dumps));
     verdict.add(Property::OneLeaderPerTerm, one_leader_per_term::find(leaders, sends));
     verdict.add(Property::OnePayloadPerEntry, one_payload_per_entry::find(entries));
+    let stored: Option<BTreeSet<&str>> =
+        (!dumps.is_empty()).then(|| places.iter().map(|(_, _, message_id)| *message_id).collect());
+    verdict.add(Property::AllOrNothing, all_or_nothing::find(tasks, deliveries, stored.as_ref()));
+    verdict.add(Property::FreshReads, fresh_reads::find(sends, tasks));
     verdict
 }
 
@@ -160,9 +182,9 @@ pub(crate) mod fixtures {
 
 #[cfg(test)]
 mod tests {
-    use super::fixtures::{acked, delivery, dump, refused};
+    use super::fixtures::{acked, delivery, dump, queue, refused};
     use super::*;
-    use crate::{EntrySeen, Leadership};
+    use crate::{EntrySeen, Leadership, Task, TaskRun};
 
     fn good() -> History {
         History {
@@ -172,6 +194,7 @@ mod tests {
             dumps: vec![dump(1, &[(0, "a"), (1, "b")]), dump(2, &[(0, "a"), (1, "b")])],
             leaders: vec![Leadership { term: 1, leader: 1 }],
             entries: vec![EntrySeen { replica: 1, index: 10, term: 1, payload_hash: 1 }],
+            tasks: vec![TaskRun::done(Task::AskEnd { queue: queue(), end: Some(2) }, 40, 50)],
         }
     }
 
@@ -179,7 +202,7 @@ mod tests {
     fn a_good_history_is_clean_and_each_planted_wrong_is_named() {
         assert_eq!(check(&good()), Verdict::default());
         type Plant = fn(&mut History);
-        let wrongs: [(Property, Plant); 10] = [
+        let wrongs: [(Property, Plant); 12] = [
             (Property::NoLostAck, |h| h.sends.push(acked("c", 2))),
             (Property::NoPhantom, |h| h.sends[1] = refused("b")),
             (Property::NoDuplicate, |h| h.dumps.iter_mut().for_each(|d| d.queues[0].slots[1].message_id = "a".into())),
@@ -192,6 +215,10 @@ mod tests {
             (Property::OnePayloadPerEntry, |h| {
                 h.entries.push(EntrySeen { replica: 2, index: 10, term: 1, payload_hash: 2 })
             }),
+            (Property::AllOrNothing, |h| {
+                h.tasks.push(TaskRun::done(Task::Prepare { message_id: "a".into() }, 1, 2));
+            }),
+            (Property::FreshReads, |h| h.tasks[0].task = Task::AskEnd { queue: queue(), end: Some(1) }),
         ];
         for (property, plant) in wrongs {
             let mut history = good();

@@ -8,7 +8,9 @@ use flotilla_checkers::{EventKind, Leadership, Operation, QueueKey};
 use flotilla_raft_log::{LogConfig, LogStatus, NodeId, RaftTiming, Role};
 use flotilla_runtime::Runtime;
 
+use crate::broker_replica::BrokerReplica;
 use crate::disk::{Losses, SimDisk, Survival};
+use crate::errands::topics::errand_queues;
 use crate::executor::{Executor, Life, LifeOptions, lock};
 use crate::net::SimNet;
 use crate::options::{Machine, Options};
@@ -53,7 +55,10 @@ struct Running {
 
 pub(crate) struct Group {
     options: Options,
+    /// Of the plain topic.
     pub(crate) queues: Vec<QueueKey>,
+    /// All.
+    looked: Vec<QueueKey>,
     nodes: Vec<Node>,
     net: SimNet<dyn Replica>,
     witness: Witness,
@@ -74,9 +79,15 @@ impl Group {
     ) -> Group {
         let nodes =
             disks.into_iter().zip(1..).map(|(disk, id)| Node { id, disk, running: None, starts: 0, leads: false });
+        let queues: Vec<QueueKey> = (0..options.queue_count).map(|queue| QueueKey::new("orders", queue)).collect();
+        let mut looked = queues.clone();
+        if options.errands {
+            looked.extend(errand_queues());
+        }
         Group {
             options: options.clone(),
-            queues: (0..options.queue_count).map(|queue| QueueKey::new("orders", queue)).collect(),
+            queues,
+            looked,
             nodes: nodes.collect(),
             net,
             witness,
@@ -118,6 +129,20 @@ impl Group {
         leaders.max_by_key(|status| status.term).map(|status| status.node.0)
     }
 
+    /// What the group is going through.
+    pub(crate) fn phase(&self) -> &'static str {
+        let statuses = self.statuses();
+        if !statuses.iter().any(|status| status.can_write) {
+            "without a leader"
+        } else if (statuses.len() as u64) < self.options.replica_count {
+            "while others are down"
+        } else if statuses.iter().any(|status| status.applied.is_none() || status.applied < status.committed) {
+            "while one catches up"
+        } else {
+            "in peace"
+        }
+    }
+
     /// Starts a replica that is down.
     pub(crate) fn start(&mut self, executor: &Executor, id: u64) {
         if self.is_up(id) {
@@ -138,6 +163,7 @@ impl Group {
             LogConfig::new(PathBuf::from(format!("/replica-{id}/log")), "sim", "group-a", NodeId(id), voters);
         config.segment_bytes = self.options.segment_bytes;
         config.tail_cache_bytes = 64 * 1024;
+        config.elect_on_peer_gone = self.options.elect_on_peer_gone;
 
         self.net.power_on(id);
         let (witness, net) = (self.witness.clone(), self.net.clone());
@@ -149,13 +175,16 @@ impl Group {
         node.running = Some(Running { life, runtime: runtime.clone(), news: news.clone(), replica: None });
         executor.trace().tell(executor.now_ns(), &format!("replica {id} starts"));
 
-        let queues = self.queues.clone();
+        let (queues, options) = (self.looked.clone(), self.options.clone());
         let inner = runtime.clone();
         let main = async move {
             let transport = net.transport_of(id);
             let opened = match machine {
                 Machine::Store => {
                     LogReplica::<Store>::open(config, queues, inner.clone(), disk, transport, witness, mutant).await
+                }
+                Machine::Broker => {
+                    BrokerReplica::open(id, &options, queues, inner.clone(), disk, net.clone(), witness).await
                 }
                 Machine::Toy => {
                     LogReplica::<Toy>::open(config, queues, inner.clone(), disk, transport, witness, mutant).await
@@ -236,7 +265,9 @@ impl Group {
             for news in std::mem::take(&mut *lock(&running.news)) {
                 match news {
                     News::Opened(replica) => {
-                        let applied = replica.status().applied;
+                        let status = replica.status();
+                        self.witness.came_back(node.id, status.term.0);
+                        let applied = status.applied;
                         executor
                             .trace()
                             .tell(executor.now_ns(), &format!("replica {} is open, applied {applied:?}", node.id));
@@ -244,6 +275,10 @@ impl Group {
                     }
                     // At its crash point the disk answers nothing but errors: no wonder.
                     News::Failed(_) if node.disk.is_frozen() => stopped = Some(node.id),
+                    News::Failed(_) if node.disk.has_failed() => {
+                        self.witness.mark("a failed sync stopped a replica");
+                        stopped = Some(node.id);
+                    }
                     News::Failed(text) => {
                         executor.trace().tell(executor.now_ns(), &format!("replica {} stops: {text}", node.id));
                         self.witness.object(format!("replica {} stopped without an injected cause: {text}", node.id));
@@ -267,6 +302,7 @@ impl Group {
             if !leads {
                 continue;
             }
+            self.witness.promised_term(id, status.term.0);
             let leadership = Leadership { term: status.term.0, leader: id };
             if self.leaders.insert(leadership.clone()) {
                 self.witness.mark("an election");
@@ -283,7 +319,7 @@ impl Group {
     /// Reads the end of some queue on some replica, as a consumer would.
     pub(crate) fn look(&mut self, executor: &Executor) {
         let id = self.rng.between(1, self.options.replica_count);
-        let queue = self.rng.pick(&self.queues).clone();
+        let queue = self.rng.pick(&self.looked).clone();
         let Some(replica) = self.replica(id) else { return };
         if self.disk(id).is_frozen() {
             return;

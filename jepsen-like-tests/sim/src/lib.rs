@@ -3,11 +3,16 @@
 //! One thread, virtual time, one seeded pick per step ([`Executor`]); a disk that forgets what was not
 //! synced ([`SimDisk`]); links that delay, cut and lose ([`SimNet`]).
 
+mod broker_replica;
+mod case;
+mod connector;
 mod disk;
 mod driver;
+mod errands;
 mod executor;
 mod group;
 mod log;
+mod lure;
 mod nemesis;
 mod net;
 #[cfg(test)]
@@ -25,12 +30,14 @@ mod wire;
 mod witness;
 mod workload;
 
+pub use case::Case;
 pub use disk::{DiskFaults, Losses, SimDisk, Survival};
 pub use executor::{Executor, Life, LifeOptions, START_NS, Step, ms};
 pub use log::print_log;
+pub use lure::machine_for;
 pub use net::{Address, LinkOptions, NetError, PeerService, SimNet};
 pub use options::{FaultClasses, Machine, Mutant, Options};
 pub use plan::{Fault, Planned, Victim, plan};
 pub use rng::{Rng, fnv};
-pub use run::{Outcome, run};
+pub use run::{Outcome, run, run_case};
 pub use trace::Trace;

@@ -58,7 +58,7 @@ impl Nemesis {
             healing: false,
         };
         for planned in plan {
-            nemesis.schedule(start_ns + planned.at.as_nanos() as u64, Act::Strike(planned.fault));
+            nemesis.schedule(start_ns + planned.at_ms * 1_000_000, Act::Strike(planned.fault));
         }
         nemesis
     }
@@ -97,6 +97,7 @@ impl Nemesis {
     fn strike(&mut self, executor: &Executor, group: &mut Group, fault: Fault) {
         executor.trace().tell(executor.now_ns(), &format!("fault: {fault:?}"));
         let all: Vec<u64> = group.ids().collect();
+        let (leader, phase) = (group.leader(), group.phase());
         let targets = match &fault {
             Fault::Kill { victim, down_ms } => {
                 let id = self.find(group, *victim);
@@ -154,6 +155,11 @@ impl Nemesis {
                 self.cut(executor, pairs.filter(|(a, b)| a != b).collect(), *for_ms);
                 vec![id]
             }
+            Fault::SyncErrors { victim, count } => {
+                let id = self.find(group, *victim);
+                group.disk(id).set_faults(DiskFaults { syncs_to_fail: *count, ..DiskFaults::default() });
+                vec![id]
+            }
             Fault::Transfer => {
                 let leader = group.leader();
                 if let Some(replica) = leader.and_then(|id| group.replica(id)) {
@@ -172,6 +178,13 @@ impl Nemesis {
         };
         let name = format!("{fault:?}").split([' ', '{']).next().unwrap_or_default().to_owned();
         self.witness.mark("a fault");
+        let role = match (&targets[..], leader) {
+            ([one], Some(leader)) if *one == leader => "a leader",
+            ([_], Some(_)) => "a follower",
+            ([_], None) => "a replica",
+            _ => "all",
+        };
+        self.witness.mark(&format!("fault {name} on {role} {phase}"));
         self.journal.record(executor.now_ns(), "nemesis", EventKind::Unknown, Operation::Fault { name, targets });
     }
 

@@ -2,17 +2,23 @@
 
 use std::time::Duration;
 
+use flotilla_planted_bugs::Bug;
+use serde::{Deserialize, Serialize};
+
 use crate::net::LinkOptions;
 use crate::rng::Rng;
 
 /// Which state machine the replicas run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Machine {
     /// The real one.
     #[default]
     Store,
     /// A few lines that do the same for sends, to look at the log alone.
     Toy,
+    /// The real one in whole brokers: services, proposer, forwarding, duties.
+    Broker,
 }
 
 /// A bug planted on purpose, to see it caught: the proof that a clean run means something.
@@ -43,6 +49,8 @@ pub struct FaultClasses {
     pub crash_points: bool,
     /// Leadership is handed over on request.
     pub transfers: bool,
+    /// A sync fails once, and its pages are gone.
+    pub sync_errors: bool,
 }
 
 /// One run's options; all of them follow from the seed.
@@ -54,18 +62,30 @@ pub struct Options {
     pub machine: Machine,
     /// Normally none.
     pub mutant: Option<Mutant>,
+    /// A bug that is switched on in the code under test. Normally none.
+    pub bug: Option<Bug>,
+    /// Another order of the same steps; 0 is the seed's own.
+    pub schedule: u64,
     /// How many replicas the group has, numbered from 1.
     pub replica_count: u64,
     /// How long faults go on.
     pub fault_phase: Duration,
     /// Time between two faults, milliseconds.
     pub fault_interval_ms: (u64, u64),
+    /// How long what was struck stays down: one of these, milliseconds.
+    pub down_ms: Vec<u64>,
+    /// How long what was cut stays cut: one of these, milliseconds.
+    pub cut_ms: Vec<u64>,
+    /// Whether a leader that is surely gone is replaced before the election timeout.
+    pub elect_on_peer_gone: bool,
     /// What may happen.
     pub classes: FaultClasses,
     /// Producers, each with one send at a time.
     pub client_count: u64,
     /// All in one group; the toy has none.
     pub consumer_count: u64,
+    /// Whether transactions, delays, dead letters and orders are tried beside it. Only against brokers.
+    pub errands: bool,
     /// Queues of the one topic.
     pub queue_count: u32,
     /// Messages in a send.
@@ -90,6 +110,11 @@ pub struct Options {
     pub kept_permille: u64,
 }
 
+/// Short enough to come back before anybody notices, or long enough for several elections.
+const DOWN_MS: [u64; 5] = [1, 30, 200, 900, 2_500];
+/// From what nobody notices to several elections.
+const CUT_MS: [u64; 4] = [20, 300, 900, 2_500];
+
 impl Options {
     /// The options of `seed`: each class of faults is on in about half of the seeds, sizes and
     /// speeds are drawn wide, so that every run is lopsided in its own way.
@@ -103,6 +128,7 @@ impl Options {
             losses: rng.chance(400),
             crash_points: rng.chance(400),
             transfers: rng.chance(200),
+            sync_errors: false,
         };
         if classes == FaultClasses::default() {
             classes.power_losses = true;
@@ -125,12 +151,18 @@ impl Options {
             seed,
             machine,
             mutant: None,
+            bug: None,
+            schedule: 0,
+            down_ms: DOWN_MS.to_vec(),
+            cut_ms: CUT_MS.to_vec(),
+            elect_on_peer_gone: true,
             replica_count: 3,
             fault_phase: Duration::from_millis(rng.between(3_000, 10_000)),
             fault_interval_ms: if hectic { (50, 700) } else { (500, 2_500) },
             classes,
             client_count: rng.between(2, 6),
             consumer_count: rng.between(0, 3),
+            errands: machine == Machine::Broker,
             queue_count: rng.between(1, 4) as u32,
             batch_max: rng.between(1, 4),
             body_bytes_max: *rng.pick(&[64, 600, 3_000]),
@@ -151,6 +183,7 @@ impl Options {
             options.links.false_refusal_permille = rng.below(500);
             options.links.stream_break_permille = options.links.stream_break_permille.max(rng.below(5));
         }
+        options.classes.sync_errors = rng.chance(200);
         options
     }
 }

@@ -1,12 +1,13 @@
 //! The fault plan: what will be done to the group and when, drawn from the seed before anything runs.
 
-use std::time::Duration;
+use serde::{Deserialize, Serialize};
 
 use crate::options::Options;
 use crate::rng::Rng;
 
 /// Whom a fault hits, decided when it strikes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Victim {
     /// Whoever leads; the first replica if nobody does.
     Leader,
@@ -17,7 +18,8 @@ pub enum Victim {
 }
 
 /// One fault. Times in milliseconds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Fault {
     /// The process dies; what it wrote stays.
     Kill {
@@ -79,13 +81,20 @@ pub enum Fault {
     },
     /// The leader is asked to hand over.
     Transfer,
+    /// Syncs answer EIO, and what they were to write is gone even if the next one passes.
+    SyncErrors {
+        /// Whom.
+        victim: Victim,
+        /// So many.
+        count: u32,
+    },
 }
 
 /// A fault and its time, counted from the beginning of the fault phase.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planned {
-    /// When.
-    pub at: Duration,
+    /// When, milliseconds.
+    pub at_ms: u64,
     /// What.
     pub fault: Fault,
 }
@@ -97,7 +106,7 @@ pub fn plan(options: &Options) -> Vec<Planned> {
     let mut at_ms = rng.between(300, 1_500);
     while u128::from(at_ms) < options.fault_phase.as_millis() {
         if let Some(fault) = draw(&mut rng, options) {
-            planned.push(Planned { at: Duration::from_millis(at_ms), fault });
+            planned.push(Planned { at_ms, fault });
         }
         at_ms += rng.between(options.fault_interval_ms.0, options.fault_interval_ms.1);
     }
@@ -110,9 +119,8 @@ fn draw(rng: &mut Rng, options: &Options) -> Option<Fault> {
         5..=7 => Victim::Follower(rng.next_u64()),
         _ => Victim::Node(rng.between(1, options.replica_count)),
     };
-    // Short enough to come back before anybody notices, or long enough for several elections.
-    let down_ms = *rng.pick(&[1, 30, 200, 900, 2_500]);
-    let for_ms = *rng.pick(&[20, 300, 900, 2_500]);
+    let down_ms = *rng.pick(&options.down_ms);
+    let for_ms = *rng.pick(&options.cut_ms);
     let classes = &options.classes;
     let mut choices = Vec::new();
     if classes.kills {
@@ -142,6 +150,9 @@ fn draw(rng: &mut Rng, options: &Options) -> Option<Fault> {
     }
     if classes.transfers {
         choices.push(Fault::Transfer);
+    }
+    if classes.sync_errors {
+        choices.push(Fault::SyncErrors { victim, count: rng.between(1, 2) as u32 });
     }
     if choices.is_empty() { None } else { Some(rng.pick(&choices).clone()) }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_checkers::{Delivery, Dump, QueueKey};
+use flotilla_proto::{Messaging, peer};
 use flotilla_raft_log::{
     Applied, Disk, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog, StateMachine, Term, Transport,
 };
@@ -54,6 +55,17 @@ pub struct Received {
     pub attempt: u32,
     /// What the acknowledgement must name.
     pub seq: u32,
+    /// As brokers have it.
+    pub handle: String,
+}
+
+/// What an acknowledgement came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acknowledged {
+    /// All that it names is settled.
+    All,
+    /// Some of it had been handed to somebody else meanwhile.
+    NotAll,
 }
 
 /// A running replica.
@@ -64,7 +76,7 @@ pub trait Replica: PeerService {
     /// `attempt_id` again gives the same again.
     fn receive(&self, queue: QueueKey, attempt_id: String) -> BoxFuture<'static, Result<Vec<Received>, SendError>>;
     /// Acknowledges what one `receive` gave.
-    fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<(), SendError>>;
+    fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<Acknowledged, SendError>>;
     fn status(&self) -> LogStatus;
     /// The last `count` messages of a queue as this replica has applied them.
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String>;
@@ -76,6 +88,19 @@ pub trait Replica: PeerService {
     fn failed(&self) -> BoxFuture<'static, String>;
     /// Asks for a new leader.
     fn transfer(&self) -> BoxFuture<'static, Result<(), String>>;
+    /// What clients call, where this is a whole broker.
+    fn messaging(&self) -> Option<Arc<dyn Messaging>> {
+        None
+    }
+    /// Takes in a client's call from another broker.
+    fn forward(&self, request: peer::ForwardRequest) -> BoxFuture<'static, peer::ForwardResponse> {
+        let _ = request;
+        Box::pin(std::future::pending())
+    }
+    /// Ids of what ended among the dead letters.
+    fn dead_letters(&self) -> Result<Vec<String>, String> {
+        Ok(Vec::new())
+    }
 }
 
 /// What a machine answers to a batch.
@@ -112,6 +137,8 @@ pub trait Model: Send + Sync + Sized + 'static {
     ) -> Result<Vec<Received>, String>;
     /// What acknowledges messages of one queue.
     fn acknowledge(&self, received: &[Received], log_time_ms: u64, term: u64) -> Bytes;
+    /// What the machine answered to an acknowledgement.
+    fn acknowledged(&self, output: Self::Output) -> Acknowledged;
     /// The newest stamp applied; 0 before the first.
     fn log_time_ms(&self) -> u64;
     /// Whether the topics are there.
@@ -203,13 +230,38 @@ async fn found<M: Model>(log: ReplicatedLog<M::Output>, model: Arc<M>, stamps: A
     }
 }
 
+/// The last messages of a queue, as a reader of that replica sees them.
+pub(crate) fn look<M: Model>(
+    model: &M,
+    log: &ReplicatedLog<M::Output>,
+    node: u64,
+    queue: &QueueKey,
+    count: u64,
+) -> Result<Vec<Delivery>, String> {
+    let read = model.read(log, queue, Some(count))?;
+    let reader = format!("a reader of replica {node}");
+    let seen = read.slots.into_iter();
+    Ok(seen.map(|slot| Delivery::new(reader.clone(), queue.clone(), slot.offset, slot.message_id)).collect())
+}
+
+/// Everything in every queue of that replica.
+pub(crate) fn dump<M: Model>(model: &M, log: &ReplicatedLog<M::Output>, node: u64) -> Result<Dump, String> {
+    let (applied_index, digest) = model.digest();
+    let queues = model.queues().iter().map(|queue| model.read(log, queue, None));
+    Ok(Dump { replica: node, applied_index, digest, queues: queues.collect::<Result<_, _>>()? })
+}
+
 impl<M: Model> PeerService for LogReplica<M> {
     fn call(&self, kind: PeerCallKind, body: Bytes) -> BoxFuture<'static, Result<Bytes, String>> {
         if kind == PeerCallKind::LeaderGone {
             self.witness.mark("a voter was asked whether the leader is gone");
         }
-        let log = self.log.clone();
-        Box::pin(async move { log.serve_call(kind, body).await.map_err(|error| error.to_string()) })
+        let (log, witness, node) = (self.log.clone(), self.witness.clone(), self.node);
+        Box::pin(async move {
+            let answer = log.serve_call(kind, body).await.map_err(|error| error.to_string());
+            witness.promised_term(node, log.status().term.0);
+            answer
+        })
     }
 
     fn append(&self, requests: mpsc::Receiver<Bytes>, responses: mpsc::Sender<Bytes>) -> BoxFuture<'static, ()> {
@@ -290,12 +342,14 @@ impl<M: Model> Replica for LogReplica<M> {
         })
     }
 
-    fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<(), SendError>> {
+    fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<Acknowledged, SendError>> {
         let term = self.writable();
         let (log, model, witness, stamp_ms) = self.parts();
         Box::pin(async move {
             let term = term?;
-            propose(&log, model.acknowledge(&received, stamp_ms, term.0), term, &witness).await.map(drop)
+            let payload = model.acknowledge(&received, stamp_ms, term.0);
+            let applied = propose(&log, payload, term, &witness).await?;
+            Ok(model.acknowledged(applied.output))
         })
     }
 
@@ -304,16 +358,11 @@ impl<M: Model> Replica for LogReplica<M> {
     }
 
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String> {
-        let read = self.model.read(&self.log, queue, Some(count))?;
-        let reader = format!("a reader of replica {}", self.node);
-        let seen = read.slots.into_iter();
-        Ok(seen.map(|slot| Delivery::new(reader.clone(), queue.clone(), slot.offset, slot.message_id)).collect())
+        look(&*self.model, &self.log, self.node, queue, count)
     }
 
     fn dump(&self) -> Result<Dump, String> {
-        let (applied_index, digest) = self.model.digest();
-        let queues = self.model.queues().iter().map(|queue| self.model.read(&self.log, queue, None));
-        Ok(Dump { replica: self.node, applied_index, digest, queues: queues.collect::<Result<_, _>>()? })
+        dump(&*self.model, &self.log, self.node)
     }
 
     fn digest(&self) -> (u64, String) {

@@ -1,19 +1,26 @@
 //! One run: a seed's group lives through its faults, must then serve again, and is judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flotilla_checkers::{Event, EventKind, Finding, History, Operation, Property, check, no_lost_ack};
+use flotilla_checkers::{
+    Event, EventKind, Finding, History, Operation, Property, Send, check, dead_letters_complete, never_early,
+    no_lost_ack, one_at_a_time, order_per_message_group, progress_kept,
+};
+use flotilla_planted_bugs::{Bug, is_planted};
 use flotilla_runtime::{Runtime, Task};
 
+use crate::case::Case;
 use crate::disk::{SimDisk, Survival};
+use crate::errands;
+use crate::errands::topics::{DOOMED, DOOMED_DELIVERIES_MAX};
 use crate::executor::{Executor, LifeOptions, Step, lock};
 use crate::group::{Death, Group};
 use crate::nemesis::Nemesis;
 use crate::net::SimNet;
 use crate::options::{Machine, Mutant, Options};
-use crate::plan::plan;
+use crate::plan::{Planned, plan};
 use crate::replica::Replica;
 use crate::witness::Witness;
 use crate::workload::{Client, Closing, Consumer, Journal};
@@ -46,7 +53,7 @@ pub struct Outcome {
     /// What went wrong; empty if nothing did.
     pub findings: Vec<String>,
     /// How often something worth reaching was reached.
-    pub marks: BTreeMap<&'static str, u64>,
+    pub marks: BTreeMap<String, u64>,
     /// The last events of the run, for a person.
     pub story: Vec<String>,
     /// The whole history, for the checkers and for keeping.
@@ -96,8 +103,18 @@ struct Run {
 
 /// Runs a seed's group on this thread.
 pub fn run(options: &Options, print_story: bool) -> Outcome {
+    run_plan(options, plan(options), print_story)
+}
+
+/// Runs a case on this thread.
+pub fn run_case(case: &Case, print_story: bool) -> Outcome {
+    run_plan(&case.options(), case.plan.clone(), print_story)
+}
+
+fn run_plan(options: &Options, plan: Vec<Planned>, print_story: bool) -> Outcome {
+    flotilla_planted_bugs::plant(options.bug);
     let panics = crate::panics::Watch::begin();
-    let executor = Executor::new(options.seed, print_story);
+    let executor = Executor::new(options.seed ^ options.schedule, print_story);
     let (_, harness) = executor.begin_life(LifeOptions::named("harness"));
     let disks: Vec<SimDisk> = (1..=options.replica_count)
         .map(|id| {
@@ -109,11 +126,14 @@ pub fn run(options: &Options, print_story: bool) -> Outcome {
         })
         .collect();
     let witness = Witness::new(disks.clone());
+    if is_planted(Bug::Canary) {
+        witness.object("the canary: this bug fails every run".to_owned());
+    }
     let journal = Journal::default();
     let net: SimNet<dyn Replica> = SimNet::new(options.seed, harness.clone(), options.links.clone());
     let group = Group::new(options, disks, net.clone(), witness.clone(), journal.clone());
     let start_ns = executor.now_ns();
-    let nemesis = Nemesis::new(options, plan(options), start_ns, net.clone(), witness.clone(), journal.clone());
+    let nemesis = Nemesis::new(options, plan, start_ns, net.clone(), witness.clone(), journal.clone());
     let mut run = Run { executor, group, nemesis, witness, journal, next_look_ns: start_ns };
 
     run.executor.trace().tell(start_ns, &format!("{options:?}"));
@@ -129,8 +149,14 @@ pub fn run(options: &Options, print_story: bool) -> Outcome {
         })
         .collect();
 
+    let mut clients: Vec<Task<bool>> = clients;
+    if options.errands {
+        let producers = errands::producers(options, &run.group.queues, &net, &run.journal, &closing);
+        clients.extend(producers.into_iter().map(|producer| harness.spawn("errand", producer)));
+    }
+
     let drained = Closing::default();
-    let consumers: Vec<_> = (0..options.consumer_count)
+    let mut consumers: Vec<_> = (0..options.consumer_count)
         .map(|number| {
             let queues = run.group.queues.clone();
             let consumer = Consumer::new(number, options, queues, harness.clone(), net.clone(), run.journal.clone());
@@ -141,6 +167,16 @@ pub fn run(options: &Options, print_story: bool) -> Outcome {
             })
         })
         .collect();
+
+    if options.errands {
+        let running = errands::consumers(options, &net, &run.journal, &drained);
+        consumers.extend(running.into_iter().map(|consumer| {
+            harness.spawn("errand", async move {
+                consumer.await;
+                true
+            })
+        }));
+    }
 
     // Safety, under whatever the plan holds.
     run.go_on(options.fault_phase, |_| false);
@@ -237,6 +273,12 @@ impl Run {
         let Run { executor, mut group, witness, journal, .. } = self;
         let (trace_hash, steps, now_ns) = (executor.trace().hash(), executor.trace().steps(), executor.now_ns());
         let story = executor.trace().story();
+        let dead = group.ids().find_map(|id| group.replica(id)).map_or(Ok(Vec::new()), |one| one.dead_letters());
+        let dead = dead.unwrap_or_else(|error| {
+            witness.object(format!("the dead letters cannot be read: {error}"));
+            Vec::new()
+        });
+        let dead: BTreeSet<String> = dead.into_iter().collect();
         for id in group.ids() {
             group.end(&executor, id, Death::Kill);
         }
@@ -248,13 +290,17 @@ impl Run {
             Ok(mut history) => {
                 history.entries = witness.entries();
                 let mut verdict = check(&history);
-                if options.consumer_count > 0 && options.machine == Machine::Store {
-                    // Consumers drained every queue: whatever was acknowledged has reached one of them.
-                    let lost = no_lost_ack::among_deliveries(&history.sends, &history.deliveries);
+                if options.consumer_count > 0 && options.machine != Machine::Toy {
+                    // Consumers drained every queue: whatever was acknowledged has reached one of them, but for what was
+                    // given up after answers that got lost.
+                    let is_doomed = |send: &Send| send.ack().is_some_and(|ack| ack.queue.topic == DOOMED);
+                    let sends: Vec<Send> = history.sends.iter().filter(|send| !is_doomed(send)).cloned().collect();
+                    let lost = no_lost_ack::among_deliveries(&sends, &history.deliveries);
                     let found =
                         |lost: &no_lost_ack::Lost| Finding { property: Property::NoLostAck, detail: lost.to_string() };
                     verdict.findings.extend(lost.iter().map(found));
                 }
+                verdict.findings.extend(judge_consumption(&history, options, &dead));
                 findings.extend(readable(&verdict.findings));
             }
             Err(error) => findings.push(format!("the harness wrote a bad history: {error}")),
@@ -271,6 +317,29 @@ impl Run {
             events,
         }
     }
+}
+
+/// Each topic is consumed by one group, so all deliveries can be judged together.
+fn judge_consumption(history: &History, options: &Options, dead: &BTreeSet<String>) -> Vec<Finding> {
+    fn of<F: std::fmt::Display>(property: Property, found: Vec<F>) -> impl Iterator<Item = Finding> {
+        found.into_iter().map(move |found| Finding { property, detail: found.to_string() })
+    }
+    let History { sends, deliveries, dumps, tasks, .. } = history;
+    let mut findings: Vec<Finding> = of(Property::ProgressKept, progress_kept::find(tasks, deliveries)).collect();
+    let disorders = order_per_message_group::find(sends, deliveries);
+    findings.extend(of(Property::OrderPerMessageGroup, disorders));
+    findings.extend(of(Property::OrderPerMessageGroup, one_at_a_time::find(tasks, deliveries)));
+    if options.errands {
+        let slots = dumps.iter().flat_map(|dump| &dump.queues).flat_map(|queue| &queue.slots);
+        let stored: BTreeSet<&str> = slots.map(|slot| slot.message_id.as_str()).collect();
+        // Where clocks are wrong by a minute, what is due waits as long.
+        let stored = (options.wall_offset_ms_max == 0 && !dumps.is_empty()).then_some(&stored);
+        let wrong_ns = options.wall_offset_ms_max * 1_000_000;
+        findings.extend(of(Property::NeverEarly, never_early::find(tasks, deliveries, wrong_ns, stored)));
+        let misplaced = dead_letters_complete::find(DOOMED, DOOMED_DELIVERIES_MAX, sends, tasks, deliveries, dead);
+        findings.extend(of(Property::DeadLettersComplete, misplaced));
+    }
+    findings
 }
 
 /// A few findings of each property, and how many more there are.

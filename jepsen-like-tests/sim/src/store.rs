@@ -11,13 +11,13 @@ use flotilla_message::{
 use flotilla_raft_log::{Disk, LogIndex, ReplicatedLog};
 use flotilla_runtime::BoxFuture;
 use flotilla_store::{
-    ApplyObserver, Command, EntryBuilder, Granted, Outcome, Rejection, Slot, StartPolicy, StoreMachine, StoreReader,
-    frame_in,
+    AckResult, ApplyObserver, Command, EntryBuilder, Granted, Outcome, Rejection, Slot, StartPolicy, StoreMachine,
+    StoreReader, frame_in,
 };
 use tokio::sync::Notify;
 
 use crate::executor::lock;
-use crate::replica::{Batch, Model, Placement, Received};
+use crate::replica::{Acknowledged, Batch, Model, Placement, Received};
 
 /// The reader's half of a replica's store.
 pub struct Store {
@@ -60,6 +60,11 @@ const RECEIVE_MAX: usize = 16;
 const INVISIBLE_MS: u64 = 1_500;
 
 impl Store {
+    /// Reads the store of a broker, which takes care of itself.
+    pub(crate) fn over(reader: StoreReader, queues: Vec<QueueKey>) -> Store {
+        Store { reader, queues, failure: Arc::default() }
+    }
+
     fn topic(&self) -> TopicName {
         topic_name(&self.queues[0])
     }
@@ -186,7 +191,7 @@ impl Model for Store {
         let received = granted.map(|grant| {
             let (message_id, _) = self.message_at(log, grant.offset, &grant.slot)?;
             let Granted { offset, attempt, seq, .. } = grant;
-            Ok(Received { queue: queue.clone(), offset: offset.0, message_id, attempt, seq })
+            Ok(Received { queue: queue.clone(), offset: offset.0, message_id, attempt, seq, handle: String::new() })
         });
         received.collect()
     }
@@ -202,6 +207,14 @@ impl Model for Store {
             });
         }
         entry.finish()
+    }
+
+    fn acknowledged(&self, output: Vec<Outcome>) -> Acknowledged {
+        let is_settled = |result: &AckResult| matches!(result, AckResult::Acked | AckResult::AlreadyAcked);
+        match output.first() {
+            Some(Outcome::Acked { results }) if results.iter().all(is_settled) => Acknowledged::All,
+            _ => Acknowledged::NotAll,
+        }
     }
 
     fn log_time_ms(&self) -> u64 {

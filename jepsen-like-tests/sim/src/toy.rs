@@ -12,7 +12,7 @@ use flotilla_runtime::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::executor::lock;
-use crate::replica::{Batch, Model, Placement, Received};
+use crate::replica::{Acknowledged, Batch, Model, Placement, Received};
 use crate::rng::fnv;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -117,6 +117,10 @@ impl Model for Toy {
 
     fn acknowledge(&self, _received: &[Received], _log_time_ms: u64, _term: u64) -> Bytes {
         Bytes::new()
+    }
+
+    fn acknowledged(&self, _output: Self::Output) -> Acknowledged {
+        Acknowledged::NotAll
     }
 
     fn log_time_ms(&self) -> u64 {

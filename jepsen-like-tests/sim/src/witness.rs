@@ -27,9 +27,11 @@ struct Inner {
 struct Seen {
     entries: BTreeMap<(u64, u64), EntrySeen>,
     digests: BTreeMap<u64, (u64, String)>,
+    /// The highest term that each replica let others know of.
+    terms: BTreeMap<u64, u64>,
     findings: Vec<String>,
     acks: u64,
-    marks: BTreeMap<&'static str, u64>,
+    marks: BTreeMap<String, u64>,
 }
 
 /// More findings of a run than anybody reads.
@@ -53,11 +55,15 @@ impl Witness {
     }
 
     /// Counts that something worth reaching was reached.
-    pub fn mark(&self, what: &'static str) {
-        *lock(&self.inner.seen).marks.entry(what).or_default() += 1;
+    pub fn mark(&self, what: &str) {
+        let mut seen = lock(&self.inner.seen);
+        match seen.marks.get_mut(what) {
+            Some(count) => *count += 1,
+            None => drop(seen.marks.insert(what.to_owned(), 1)),
+        }
     }
 
-    pub fn marks(&self) -> BTreeMap<&'static str, u64> {
+    pub fn marks(&self) -> BTreeMap<String, u64> {
         lock(&self.inner.seen).marks.clone()
     }
 
@@ -90,7 +96,23 @@ impl Witness {
         }
     }
 
-    fn applied(&self, replica: u64, index: u64, term: u64, payload: &[u8]) {
+    /// A replica has answered somebody in that term, or led in it: it must never forget it.
+    pub fn promised_term(&self, replica: u64, term: u64) {
+        let mut seen = lock(&self.inner.seen);
+        let promised = seen.terms.entry(replica).or_default();
+        *promised = term.max(*promised);
+    }
+
+    /// A replica is back, in that term.
+    pub fn came_back(&self, replica: u64, term: u64) {
+        let promised = lock(&self.inner.seen).terms.get(&replica).copied().unwrap_or(0);
+        if term < promised {
+            self.object(format!("replica {replica} had answered in term {promised}, and came back in term {term}"));
+        }
+    }
+
+    /// A replica has applied that entry.
+    pub fn applied(&self, replica: u64, index: u64, term: u64, payload: &[u8]) {
         let entry = EntrySeen { replica, index, term, payload_hash: fnv(payload) };
         let mut seen = lock(&self.inner.seen);
         let known = seen.entries.entry((index, replica)).or_insert_with(|| entry.clone()).clone();

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flotilla_checkers::{Ack, Delivery, Event, EventKind, Operation, QueueKey, Recorder};
+use flotilla_checkers::{Ack, Delivery, Event, EventKind, Operation, QueueKey, Recorder, Task};
 use flotilla_runtime::{BoxFuture, Either, Runtime, select};
 use tokio::sync::Notify;
 
 use crate::executor::{lock, ms};
 use crate::net::{Address, SimNet};
 use crate::options::Options;
-use crate::replica::{Batch, Placed, Received, Replica, SendError};
+use crate::replica::{Acknowledged, Batch, Placed, Received, Replica, SendError};
 use crate::rng::Rng;
 
 /// How long a client waits for one answer.
@@ -21,7 +21,7 @@ const SEND_DEADLINE: Duration = ms(6_000);
 pub(crate) const CLIENT_ADDRESS_MIN: Address = 100;
 
 /// A queue that gave nothing for so long gives nothing any more.
-const DRAINED_AFTER: Duration = ms(4_000);
+pub(crate) const DRAINED_AFTER: Duration = ms(4_000);
 const CONSUMER_ADDRESS_MIN: Address = 200;
 
 /// The history as it grows.
@@ -53,11 +53,11 @@ impl Closing {
         self.inner.1.notify_waiters();
     }
 
-    fn deadline(&self) -> Option<Duration> {
+    pub(crate) fn deadline(&self) -> Option<Duration> {
         *lock(&self.inner.0)
     }
 
-    async fn announced(&self) {
+    pub(crate) async fn announced(&self) {
         while self.deadline().is_none() {
             self.inner.1.notified().await;
         }
@@ -213,9 +213,13 @@ impl Consumer {
     /// Consumes until closing is announced and nothing has come for longer than anything can be
     /// invisible.
     pub(crate) async fn run(mut self, closing: Closing) {
-        let mut last_seen = self.runtime.now();
+        let (mut last_seen, mut is_drain) = (self.runtime.now(), false);
         while closing.deadline().is_none() || self.runtime.now() - last_seen < DRAINED_AFTER {
             let queue = self.rng.pick(&self.queues).clone();
+            if closing.deadline().is_some() && !std::mem::replace(&mut is_drain, true) {
+                // Nothing may have come because of the faults: they are over now.
+                last_seen = self.runtime.now();
+            }
             self.attempts += 1;
             let attempt_id = format!("consumer {} attempt {}", self.number, self.attempts);
             let some = self.receive(queue, attempt_id).await;
@@ -234,6 +238,8 @@ impl Consumer {
         // Asked again under the same id, as a client does whose answer got lost.
         for _ in 0..3 {
             let (queue, attempt_id) = (queue.clone(), attempt_id.clone());
+            let asked = Operation::Receive { deliveries: Vec::new() };
+            self.write_down(EventKind::Invoke, asked);
             match self.ask(move |replica| replica.receive(queue, attempt_id)).await {
                 Some(Ok(received)) if received.is_empty() => return false,
                 Some(Ok(received)) => {
@@ -251,17 +257,28 @@ impl Consumer {
         true
     }
 
+    fn write_down(&self, kind: EventKind, operation: Operation) {
+        let consumer = format!("consumer {}", self.number);
+        self.journal.record(self.runtime.now().as_nanos(), consumer, kind, operation);
+    }
+
     async fn take(&mut self, received: Vec<Received>) {
         let consumer = format!("consumer {}", self.number);
         let deliveries = received.iter().map(|received| {
             Delivery::new(consumer.clone(), received.queue.clone(), received.offset, received.message_id.clone())
                 .on_attempt(received.attempt)
         });
-        let operation = Operation::Receive { deliveries: deliveries.collect() };
-        self.journal.record(self.runtime.now().as_nanos(), consumer.clone(), EventKind::Ok, operation);
+        let deliveries: Vec<Delivery> = deliveries.collect();
+        self.write_down(EventKind::Ok, Operation::Receive { deliveries: deliveries.clone() });
         // Now and then it dies over its work.
         if self.rng.chance(900) {
-            self.ask(move |replica| replica.acknowledge(received)).await;
+            let task = Operation::Task(Task::Acknowledge { deliveries });
+            self.write_down(EventKind::Invoke, task.clone());
+            let kind = match self.ask(move |replica| replica.acknowledge(received)).await {
+                Some(Ok(Acknowledged::All)) => EventKind::Ok,
+                _ => EventKind::Unknown,
+            };
+            self.write_down(kind, task);
         }
     }
 

@@ -25,7 +25,7 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 
 #[test]
 fn a_group_under_faults_keeps_its_promises_and_serves_again() {
-    let mut marks = std::collections::BTreeMap::<&str, u64>::new();
+    let mut marks = std::collections::BTreeMap::<String, u64>::new();
     let mut acks = 0;
     for number in 1..=24 {
         let machine = if number % 4 == 0 { Machine::Toy } else { Machine::Store };

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::gone_watch::GoneWatch;
 use super::network::{protocol_error, rpc_error};
+use super::planted;
 use super::type_config::{LogRaft, TypeConfig};
 use super::wire::{DurableMark, PeerMessage, decode, encode};
 use crate::ack::ReplicaMarks;
@@ -96,19 +97,30 @@ impl Flight {
 
 impl AppendStream {
     /// Begins to send what `input` yields.
-    pub(super) fn start<S>(runtime: &Runtime, channel: AppendChannel, marks: ReplicaMarks, mut input: S) -> AppendStream
+    pub(super) fn start<S>(
+        runtime: &Runtime,
+        mut channel: AppendChannel,
+        marks: ReplicaMarks,
+        mut input: S,
+    ) -> AppendStream
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         let flight = Arc::new(Flight::default());
         let (counted, requests, clock) = (flight.clone(), channel.requests.clone(), runtime.clone());
+        let own_answers = planted::answers_of_its_own(runtime, &mut channel);
         let pump = runtime.spawn("append-pump", async move {
             while let Some(request) = input.next().await {
                 let term = Term(request.vote.leader_id().term);
+                let own_answer = own_answers.is_some().then(|| planted::answer_to(&request));
                 let frame = encode(PeerMessage::AppendRequest(request));
                 counted.enter(frame.len(), term, &clock).await;
                 if requests.send(frame).await.is_err() {
                     break;
+                }
+                if let (Some(answers), Some(answer)) = (&own_answers, own_answer) {
+                    // Whoever takes them is gone with the session.
+                    let _ = answers.send(answer).await;
                 }
             }
             counted.state().pump_ended = true;
@@ -217,7 +229,7 @@ pub(crate) fn serve_append(
         // openraft reads the input in a task of its own, which must end with this one.
         let (_open, closed) = futures::channel::oneshot::channel::<()>();
         let reign = Arc::new(AtomicU64::new(0));
-        let source = Source { requests, closed, watch, leader: None, reign: reign.clone() };
+        let source = Source { requests, closed, watch, view: view.clone(), leader: None, reign: reign.clone() };
         let input = futures::stream::unfold(source, |mut source| async move {
             let Either::Left(Some(frame)) = select(source.requests.recv(), &mut source.closed).await else {
                 // The peer's side closed, or nobody takes our answers any more.
@@ -230,7 +242,7 @@ pub(crate) fn serve_append(
                     source.leader = Some(leader);
                     source.reign.store(request.vote.leader_id().term, Ordering::Release);
                     source.watch.heard_from(leader);
-                    Some((request, source))
+                    Some((planted::seen(request, &source.view), source))
                 }
                 Ok(_) => {
                     tracing::warn!("append stream closed: peer sent another message than an append request");
@@ -268,6 +280,7 @@ struct Source {
     /// Resolves when the serving task is over.
     closed: futures::channel::oneshot::Receiver<()>,
     watch: GoneWatch,
+    view: LogView,
     /// Who sent the last request.
     leader: Option<NodeId>,
     /// Its term.

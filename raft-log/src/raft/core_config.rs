@@ -1,5 +1,6 @@
 //! openraft's settings, chosen once, each with its reason.
 
+use flotilla_planted_bugs::{Bug, is_planted};
 use openraft::{Config, SnapshotPolicy};
 
 use crate::{LogConfig, OpenError};
@@ -41,7 +42,7 @@ pub(crate) fn core_config(config: &LogConfig) -> Result<Config, OpenError> {
         // A leader that sends but hears nothing falls silent now and then, so that the others may elect.
         quorum_loss_probe_interval: Some(2 * timing.election_timeout_ms_max),
         // A leader that lost its unsynced tail must not come back in the same term and give one entry two contents.
-        enable_leader_restore: Some(false),
+        enable_leader_restore: Some(is_planted(Bug::LeaderRestored)),
         // A follower that lost its tail is caught up instead of being silently left behind.
         allow_log_reversion: Some(true),
         // How long after its return a peer may wait to be caught up, at most.

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 
+use flotilla_planted_bugs::{Bug, is_planted};
 use futures::Stream;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{EntryPayload, OptionalSend, RaftLogReader};
@@ -170,6 +171,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                     EntryPayload::Normal(proposal) => {
                         bytes += proposal.payload.len() as u64;
                         tickets.extend(proposal.ticket.take().map(|ticket| (id, ticket)));
+                    }
+                    EntryPayload::Membership(members) if is_planted(Bug::LearnerCounted) => {
+                        voters = Some(members.nodes().map(|(node, _)| NodeId(*node)).collect());
                     }
                     EntryPayload::Membership(members) => voters = Some(members.voter_ids().map(NodeId).collect()),
                     EntryPayload::Blank => {}

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_planted_bugs::{Bug, is_planted};
 use flotilla_runtime::Instant;
 use futures::channel::oneshot;
 use futures::{Stream, StreamExt};
@@ -101,6 +102,10 @@ impl Pace {
             return false;
         }
         let since = now.saturating_since(self.last);
+        if is_planted(Bug::CheckpointAheadOfLog) {
+            // Often, so that it does not take a minute.
+            return true;
+        }
         let enough = CHECKPOINT_BYTES.max(last_bytes.saturating_mul(CHECKPOINT_SHARE));
         (self.bytes >= enough || since >= CHECKPOINT_INTERVAL) && since >= self.pause * PAUSE_SHARE
     }
@@ -231,10 +236,18 @@ impl RaftStateMachine<TypeConfig> for Machine {
             let id = to_entry_id(&entry.log_id);
             // A state that was restored from a boundary's checkpoint has that boundary behind it.
             if self.restored != self.applied && self.log.opens_segment(id.index) {
+                if is_planted(Bug::CheckpointLacksEntry) {
+                    self.applied = Some(id);
+                }
                 self.cross_boundary(id.index).map_err(|error| failure.report_io("state machine", error))?;
             }
             let reply = match entry.payload {
                 EntryPayload::Blank => Reply::none(),
+                EntryPayload::Normal(_)
+                    if is_planted(Bug::ApplySkipsEntries) && responder.is_none() && id.index.0 % 100 == 7 =>
+                {
+                    Reply::none()
+                }
                 EntryPayload::Normal(proposal) => {
                     self.pace.bytes += proposal.payload.len() as u64;
                     Reply::some(self.machine().apply(id.index, id.term, proposal.payload))

@@ -12,6 +12,7 @@ mod machine;
 mod membership;
 mod network;
 mod parcel;
+mod planted;
 mod responder;
 mod snapshot_inbox;
 mod stream_resets;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bincode::Decode;
 use bytes::Bytes;
+use flotilla_planted_bugs::{Bug, is_planted};
 use flotilla_raft_log::Disk;
 
 use super::head::{Head, WindowMark};
@@ -65,6 +66,7 @@ fn state_of(head: &Head, parts: &BTreeMap<PartId, Bytes>) -> Result<State, Strin
         let restored = match id.table {
             Table::Topics => topics(&mut state, bytes),
             Table::Groups => groups(&mut state, bytes),
+            Table::Progress if is_planted(Bug::ProgressInMemory) => Ok(()),
             Table::Progress => progress(&mut state, bytes),
             // Of earlier segments: they are in index files by now.
             Table::Slots if id.key.0 != head.open_index => Ok(()),
@@ -91,6 +93,10 @@ fn state_of(head: &Head, parts: &BTreeMap<PartId, Bytes>) -> Result<State, Strin
     }
     let WindowMark { first_serial, hash, .. } = head.dedup;
     state.dedup = DedupWindow::restored(first_serial, hash, head.dedup_now_ms, entries_max, seen);
+    if is_planted(Bug::DuplicatesForgotten) {
+        let end = head.dedup.end_serial;
+        state.dedup = DedupWindow::restored(end, hash, head.dedup_now_ms, entries_max, Default::default());
+    }
     let endings = ended.finish()?.iter().map(ended_of).collect::<Result<_, _>>()?;
     state.ended = EndedWindow::restored(head.ended.first_serial, head.ended.hash, endings);
     for topic in state.topics.values_mut_untracked() {

@@ -69,6 +69,8 @@ struct State {
     process: u64,
     /// The process has reached its crash point: nothing it does counts any more.
     frozen: bool,
+    /// An injected failure has met the process.
+    failed: bool,
     locks: std::collections::BTreeSet<PathBuf>,
     bytes_max: u64,
     /// Where each mark was written.
@@ -85,6 +87,7 @@ impl SimDisk {
             syncs_lie: false,
             process: 0,
             frozen: false,
+            failed: false,
             locks: std::collections::BTreeSet::new(),
             bytes_max: DISK_BYTES,
             marks: BTreeMap::new(),
@@ -97,6 +100,7 @@ impl SimDisk {
         let mut state = lock(&self.machine.state);
         state.process += 1;
         state.frozen = false;
+        state.failed = false;
         state.locks.clear();
         Arc::new(Attached { machine: self.machine.clone(), process: state.process })
     }
@@ -145,6 +149,11 @@ impl SimDisk {
     /// Whether the process is at its crash point and its answers no longer count.
     pub fn is_frozen(&self) -> bool {
         lock(&self.machine.state).frozen
+    }
+
+    /// Whether an injected failure has met the process: then it must stop.
+    pub fn has_failed(&self) -> bool {
+        lock(&self.machine.state).failed
     }
 
     /// Whether a mark (bytes that begin with the mark prefix) that was written would survive a power loss now that
@@ -196,6 +205,7 @@ impl Machine {
 impl State {
     fn refuse_sync(&mut self) -> bool {
         let fails = self.faults.syncs_to_fail > 0;
+        self.failed |= fails;
         self.faults.syncs_to_fail = self.faults.syncs_to_fail.saturating_sub(1);
         fails
     }

@@ -1,0 +1,190 @@
+//! What the verbs share: the setting of a run, and runs in processes of their own.
+
+pub(crate) mod bugs;
+pub(crate) mod meta;
+pub(crate) mod regressions;
+pub(crate) mod run_one;
+pub(crate) mod shrink;
+pub(crate) mod sweep;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use clap::{Args, ValueEnum};
+use flotilla_planted_bugs::{ARE_BUILT_IN, Bug};
+use flotilla_sim::{Case, Machine, Mutant, Options, Outcome};
+use serde::{Deserialize, Serialize};
+
+/// What is run beside the seed.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Setting {
+    /// What the log's entries mean: the real store, whole brokers around it, or a toy for looking at the log alone.
+    #[arg(long, value_enum, default_value_t = MachineName::Store)]
+    machine: MachineName,
+    /// Make the simulated world itself wrong, to see it noticed.
+    #[arg(long, value_enum)]
+    mutant: Option<MutantName>,
+    /// Switch a planted bug on, by name; only in builds that have them.
+    #[arg(long, value_parser = planted)]
+    bug: Option<Bug>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum MachineName {
+    Store,
+    Broker,
+    Toy,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum MutantName {
+    /// Disks say that they synced, and did not.
+    SyncsLie,
+    /// One replica leaves out one entry in forty.
+    SkipsEntries,
+    /// Links that were cut stay cut.
+    NeverHeals,
+}
+
+/// A planted bug's name.
+pub(crate) fn planted(name: &str) -> Result<Bug, String> {
+    let bug = Bug::of_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Bug::every().map(Bug::name).collect();
+        format!("no bug is called \"{name}\"; there are {}", names.join(", "))
+    })?;
+    if ARE_BUILT_IN { Ok(bug) } else { Err(no_bugs()) }
+}
+
+pub(crate) fn no_bugs() -> String {
+    "this build has no planted bugs; build it with `--features flotilla-sim/planted-bugs`".to_owned()
+}
+
+impl Setting {
+    pub(crate) fn of(machine: Machine, bug: Option<Bug>) -> Setting {
+        let machine = match machine {
+            Machine::Store => MachineName::Store,
+            Machine::Broker => MachineName::Broker,
+            Machine::Toy => MachineName::Toy,
+        };
+        Setting { machine, mutant: None, bug }
+    }
+
+    pub(crate) fn machine(self) -> Machine {
+        match self.machine {
+            MachineName::Store => Machine::Store,
+            MachineName::Broker => Machine::Broker,
+            MachineName::Toy => Machine::Toy,
+        }
+    }
+
+    pub(crate) fn case(self, seed: u64) -> Case {
+        Case::of_seed(seed, self.machine(), self.bug)
+    }
+
+    fn options(self, seed: u64) -> Options {
+        let mut options = self.case(seed).options();
+        options.mutant = self.mutant.map(|mutant| match mutant {
+            MutantName::SyncsLie => Mutant::SyncsLie,
+            MutantName::SkipsEntries => Mutant::SkipsEntries,
+            MutantName::NeverHeals => Mutant::NeverHeals,
+        });
+        options
+    }
+
+    /// The flags that give this setting again.
+    fn arguments(self) -> Vec<String> {
+        let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+        let machine = name(self.machine.to_possible_value()).map(|name| ["--machine".to_owned(), name]);
+        let mutant = self.mutant.and_then(|mutant| name(mutant.to_possible_value()));
+        let mutant = mutant.map(|name| ["--mutant".to_owned(), name]);
+        let bug = self.bug.map(|bug| ["--bug".to_owned(), bug.name().to_owned()]);
+        machine.into_iter().chain(mutant).chain(bug).flatten().collect()
+    }
+
+    pub(crate) fn replay(self, seed: u64) -> String {
+        let features = if self.bug.is_some() { " --features planted-bugs" } else { "" };
+        let arguments = self.arguments().join(" ");
+        format!("cargo run --profile ci -p flotilla-sim{features} -- run --seed {seed} {arguments} --trace")
+    }
+}
+
+/// First and last seed of a sweep.
+#[derive(Clone, Copy)]
+pub(crate) struct Seeds {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+}
+
+/// Reads a range of seeds.
+pub(crate) fn seeds(text: &str) -> Result<Seeds, String> {
+    let explain = || format!("\"{text}\" is not a range of seeds; write for example 1..200 (both ends are run)");
+    let (first, last) = text.split_once("..").ok_or_else(explain)?;
+    let number = |part: &str| part.trim_start_matches('=').parse::<u64>().map_err(|_| explain());
+    let range = Seeds { first: number(first)?, last: number(last)? };
+    if range.first > range.last {
+        return Err(format!("the range {text} is empty: {} is above {}", range.first, range.last));
+    }
+    Ok(range)
+}
+
+/// What a process tells of its run.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Told {
+    pub(crate) seed: u64,
+    pub(crate) trace_hash: String,
+    pub(crate) steps: u64,
+    pub(crate) virtual_ms: u64,
+    pub(crate) acks: u64,
+    pub(crate) findings: Vec<String>,
+    pub(crate) marks: BTreeMap<String, u64>,
+}
+
+impl Told {
+    pub(crate) fn of(outcome: &Outcome) -> Told {
+        Told {
+            seed: outcome.seed,
+            trace_hash: format!("{:016x}", outcome.trace_hash),
+            steps: outcome.steps,
+            virtual_ms: outcome.virtual_ms,
+            acks: outcome.acks,
+            findings: outcome.findings.clone(),
+            marks: outcome.marks.clone(),
+        }
+    }
+}
+
+/// Runs a seed in a process of its own.
+pub(crate) fn run_apart(seed: u64, setting: Setting) -> Result<Told, String> {
+    let mut arguments = vec!["--seed".to_owned(), seed.to_string()];
+    arguments.extend(setting.arguments());
+    told(&format!("seed {seed}"), &arguments, None)
+}
+
+/// Runs a case in a process of its own.
+pub(crate) fn run_case_apart(case: &Case) -> Result<Told, String> {
+    let text = serde_json::to_string(case).map_err(|error| error.to_string())?;
+    told("case", &["--case".to_owned(), "-".to_owned()], Some(&text))
+}
+
+fn told(what: &str, arguments: &[String], input: Option<&str>) -> Result<Told, String> {
+    let program = std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
+    let mut child = Command::new(program)
+        .args(["run", "--json"])
+        .args(arguments)
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{what} did not start: {error}"))?;
+    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
+        // If it does not read, its outcome says why.
+        let _ = stdin.write_all(text.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|error| format!("{what} did not end: {error}"))?;
+    let line = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(line.trim()).map_err(|_| {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        format!("{what} ended without an outcome ({}): {}", output.status, complaint.trim())
+    })
+}
