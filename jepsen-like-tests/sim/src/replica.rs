@@ -66,6 +66,8 @@ pub trait Replica: PeerService {
     /// Acknowledges what one `receive` gave.
     fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<(), SendError>>;
     fn status(&self) -> LogStatus;
+    /// Voters of a settled membership whose lives are recorded in it.
+    fn voters_recorded(&self) -> u64;
     /// The last `count` messages of a queue as this replica has applied them.
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String>;
     /// Everything in every queue.
@@ -297,6 +299,17 @@ impl<M: Model> Replica for LogReplica<M> {
             let term = term?;
             propose(&log, model.acknowledge(&received, stamp_ms, term.0), term, &witness).await.map(drop)
         })
+    }
+
+    fn voters_recorded(&self) -> u64 {
+        let members = self.log.members();
+        if members.is_joint || !members.is_committed {
+            return 0;
+        }
+        let recorded = |voter: &&flotilla_raft_log::NodeId| {
+            members.members.get(*voter).is_some_and(|member| member.incarnation.is_known())
+        };
+        members.voters.iter().filter(recorded).count() as u64
     }
 
     fn status(&self) -> LogStatus {
