@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flotilla_message::{GroupName, MessageType, Permission, TopicName};
-use flotilla_raft_log::{LogIndex, NodeId, Term};
+use flotilla_raft_log::{LogIndex, NodeId, Standing, Term};
 use flotilla_runtime::Runtime;
 use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{Command, StoreReader, TopicInfo, TopicLevel};
@@ -88,6 +88,20 @@ impl Replica {
     pub fn seconds_behind(&self, index: Option<LogIndex>) -> Duration {
         let lag = self.lag.lock().expect("lag lock is never poisoned: no code panics while holding it");
         lag.behind(index, self.runtime.now())
+    }
+
+    /// Why it is no member of its group as it is, and so neither votes nor counts; `None` if it is one.
+    pub fn no_member(&self) -> Option<String> {
+        match self.log.standing() {
+            Standing::Member => None,
+            Standing::Founding => Some("waits for the other replicas, to found the group with them".to_owned()),
+            Standing::Newcomer => Some("is new here and waits until the group takes it in".to_owned()),
+            Standing::LostDisk { known } => Some(format!(
+                "has lost its disk: the group knows it as {known}, this directory is {}; it does not vote until a \
+                 leader has taken it in again",
+                self.log.incarnation()
+            )),
+        }
     }
 
     /// Names that monitoring is told of one by one.

@@ -2,9 +2,11 @@
 
 mod bad_weather;
 mod damage_test;
+mod emptied;
 mod five_voters;
 mod installs;
 mod late_answers;
+mod members;
 mod restarts;
 mod slow_disks;
 mod superseded;
@@ -431,7 +433,9 @@ async fn whoever_is_too_far_behind_gets_the_served_checkpoint_and_every_entry_af
         cluster.net.break_snapshots_at([2, 5]);
         cluster.start_node(behind).await;
         if who == "new" {
-            log.raft().add_learner(4, openraft::EmptyNode::default(), false).await.unwrap();
+            // It has to hear first that the group is there.
+            let taken_in = async { while log.add_learner(behind, PATIENCE).await.is_err() {} };
+            cluster.within("a new replica", taken_in).await;
         }
         for number in 900..1000 {
             cluster.propose(payload(number)).await;

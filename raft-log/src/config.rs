@@ -8,6 +8,7 @@ use crate::limits::{
     FLUSH_BYTES_MAX, FLUSH_BYTES_MIN, FLUSH_INTERVAL_MS_MAX, FLUSH_INTERVAL_MS_MIN, SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN,
 };
+use crate::member::CONTACT_BYTES_MAX;
 
 /// Settings of one replica's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +21,11 @@ pub struct LogConfig {
     pub group: String,
     /// This replica; a directory of another one is refused.
     pub node: NodeId,
-    /// The voters a *new* group starts with, this replica among them. Of no effect once the log holds a membership.
+    /// The voters a *new* group starts with, this replica among them; none if it comes to a group that is there. Of no effect
+    /// once the log holds a membership.
     pub voters: BTreeSet<NodeId>,
+    /// How this replica is reached: recorded in the membership for the others, and never looked into. At most 1,024 bytes.
+    pub contact: String,
     /// Bytes of one segment file. Default 1 GiB, at least 64 KiB, at most 4 GiB.
     pub segment_bytes: u64,
     /// Election and heartbeat times.
@@ -106,6 +110,7 @@ impl LogConfig {
             group: group.into(),
             node,
             voters: voters.into_iter().collect(),
+            contact: String::new(),
             segment_bytes: 1 << 30,
             timing: RaftTiming::default(),
             tail_cache_bytes: 64 << 20,
@@ -131,8 +136,11 @@ impl LogConfig {
         if self.group.is_empty() || self.group.len() > 255 {
             problems.push(format!("group name has {} bytes, allowed are 1 to 255", self.group.len()));
         }
-        if !self.voters.contains(&self.node) {
+        if !self.voters.is_empty() && !self.voters.contains(&self.node) {
             problems.push(format!("node {} is not among the voters {:?}", self.node, self.voters));
+        }
+        if self.contact.len() > CONTACT_BYTES_MAX {
+            problems.push(format!("contact has {} bytes, allowed are {CONTACT_BYTES_MAX}", self.contact.len()));
         }
         if self.segment_bytes < SEGMENT_BYTES_MIN || self.segment_bytes > SEGMENT_BYTES_MAX {
             problems.push(format!(

@@ -1,6 +1,7 @@
 //! Damaged bytes for every decoder of this crate: records, headers, slots, identities, checkpoints, members, peer messages,
 //! lost tails, boot marks.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,17 +10,17 @@ use flotilla_fuzz::{Target, set_crc, set_last_crc};
 
 use crate::boot_mark;
 use crate::checkpoint_file::Checkpoint;
-use crate::identity::Identity;
+use crate::identity::{Identity, Origin};
 use crate::ids::EntryId;
 use crate::lost_tail::{LostEntry, LostTail};
-use crate::raft::{DurableMark, HoldAnswer, PeerMessage, decode, decode_membership, encode};
+use crate::raft::{DurableMark, HoldAnswer, PeerMessage, STAMP_BYTES, decode, decode_membership, encode};
 use crate::segment::{
     Check, Record, RecordKind, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Summary, encode_record, record_behind,
     scan_segment, walk_segment,
 };
 use crate::testing::checkpoint_of;
 use crate::vote_and_marks::{COMMIT_MAGIC, CONTROL_MAGIC, COVERED_BYTES, SavedVote, Slot, TailFloor};
-use crate::{DiskFile, LogIndex, NodeId, Term};
+use crate::{DiskFile, Incarnation, LogIndex, NodeId, Term};
 
 fn corpus(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz-corpus").join(name)
@@ -158,9 +159,18 @@ fn slots_of_any_bytes_are_answered() {
 
 #[test]
 fn identities_of_any_bytes_are_answered() {
-    let identity = Identity { cluster: "cluster".to_owned(), group: "größe".to_owned(), node: NodeId(3) };
+    let identity = Identity {
+        cluster: "cluster".to_owned(),
+        group: "größe".to_owned(),
+        node: NodeId(3),
+        incarnation: Incarnation(1 << 40),
+        origin: Origin::Undecided,
+        promised: BTreeMap::new(),
+    };
+    let promised = [(NodeId(1), Incarnation(7)), (NodeId(2), Incarnation(8))].into();
+    let founder = Identity { origin: Origin::Founder, promised, ..identity.clone() };
     let corpus = corpus("identity");
-    let examples = vec![("usual", identity.encode())];
+    let examples = vec![("usual", identity.encode()), ("founder", founder.encode())];
     let mend = |bytes: &mut [u8]| {
         if bytes.len() > 20 {
             let body = (bytes.len() - 20) as u32;
@@ -272,6 +282,8 @@ fn peer_messages_of_any_bytes_are_answered() {
         ("snapshot-answer", encode(PeerMessage::SnapshotAnswer(answer)).to_vec()),
     ];
     let mend = |bytes: &mut [u8]| {
+        // Behind the stamp, which tells by its own checksum when it is damaged.
+        let Some(bytes) = bytes.get_mut(STAMP_BYTES..) else { return };
         if bytes.len() >= 16 {
             let body = (bytes.len() - 16) as u32;
             bytes[12..16].copy_from_slice(&body.to_le_bytes());

@@ -1,10 +1,30 @@
-//! The three numbers of a replicated log: who, which term, which entry.
+//! The numbers of a replicated log: who, in which life, which term, which entry.
 
 use std::fmt;
 
-/// A replica of a group. Never reused: a replica that lost its disk comes back under another id.
+/// A replica of a group. One that lost its disk may come back under its id, in another [`Incarnation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NodeId(pub u64);
+
+/// A life of a replica's directory, drawn at random when the directory is made. 0 stands for one that is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Incarnation(pub u64);
+
+impl Incarnation {
+    /// One that is not known.
+    pub const UNKNOWN: Incarnation = Incarnation(0);
+
+    /// Whether it is one.
+    pub const fn is_known(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
 
 /// A reign: in each there is at most one leader. Grows with every election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

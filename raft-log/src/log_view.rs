@@ -18,6 +18,7 @@ use crate::recovery_report::RecoveryReport;
 use crate::repair::Damages;
 use crate::room::Room;
 use crate::segment::{PartError, Record, SegmentPart};
+use crate::standing::Standings;
 use crate::vote_and_marks::{SavedVote, TailFloor, VoteAndMarks};
 use crate::{DirLock, DiskFile, FlushMode, LogIndex, ReadError};
 
@@ -234,6 +235,11 @@ impl LogView {
         &self.shared.vote_hold
     }
 
+    /// What this replica is to its group.
+    pub(crate) fn standings(&self) -> &Standings {
+        self.shared.vote_hold.standings()
+    }
+
     /// What was lost with the machine is here again.
     pub(crate) async fn recovered(&self) -> io::Result<()> {
         let shared = self.shared.clone();
@@ -254,7 +260,7 @@ impl LogView {
         self.begin_close();
         self.shared.flusher.close().await;
         self.shared.background.idle().await;
-        if !self.vote_hold().holds() && self.shared.failure.check().is_ok() {
+        if !self.vote_hold().recovers() && self.shared.failure.check().is_ok() {
             let shared = self.shared.clone();
             let marked = self.shared.runtime.blocking(move || shared.boot.lock().expect(POISON).close()).await;
             if let Err(error) = marked {

@@ -20,7 +20,7 @@ use crate::checkpoint_file::parse_checkpoint_name;
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::flusher::{Durable, Flusher};
-use crate::identity;
+use crate::identity::{self, Origin};
 use crate::ids::{EntryId, next_index};
 use crate::log_files::{LogFiles, PREPARED_FILE, Tail, first_header, name_segment, reserve_segment_file};
 use crate::log_state::LogState;
@@ -32,6 +32,7 @@ use crate::room::{Room, RoomLimits};
 use crate::segment::{
     Check, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, identity_hash, parse_segment_name, scan_segment,
 };
+use crate::standing::Standings;
 use crate::summary_files::{read_summary, remove_orphans, remove_summary, write_summary};
 use crate::tail_cache::TailCache;
 use crate::term_runs::TermRuns;
@@ -61,7 +62,7 @@ pub(crate) fn open_log(
         io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.clone() },
         _ => OpenError::Io { path: lock_path.clone(), source: error },
     })?;
-    identity::claim(&*disk, config)?;
+    let mut whose = identity::claim(&*disk, config, runtime)?;
     let names = disk.list(dir).map_err(io_at(dir))?;
     let named: Vec<_> = names.iter().filter_map(|name| Some((parse_segment_name(name)?, name))).collect();
     remove_orphans(&*disk, dir, &names).map_err(io_at(dir))?;
@@ -127,6 +128,14 @@ pub(crate) fn open_log(
         position: tail.position,
         prepared,
     };
+    if whose.origin == Origin::Founder && last.is_none() && marks.vote().is_none() && purged.is_none() {
+        // The log comes before the word of its founding: so there was one.
+        whose.incarnation = identity::new_incarnation(runtime);
+        whose.origin = Origin::Undecided;
+        tracing::error!(dir = %dir.display(), "the log is gone, and its identity is not: this is a new directory");
+        whose.write(&*disk, dir).map_err(io_at(dir))?;
+    }
+    let standings = Standings::new(disk.clone(), dir.clone(), whose);
     let (boot, has_lost) = BootMark::open(disk.clone(), dir.clone(), config.flush)?;
     let state = LogState { segments: live, terms, purged, last, cache: TailCache::new(config.tail_cache_bytes) };
     tracing::info!(first = %state.start(), end = %state.end(), last = ?last, segments = state.segments.len(), "log recovered");
@@ -140,7 +149,7 @@ pub(crate) fn open_log(
         runtime: runtime.clone(),
         damages: Damages::default(),
         boot: Mutex::new(boot),
-        vote_hold: VoteHold::new(has_lost),
+        vote_hold: VoteHold::new(has_lost, standings),
         campaign_pause: CampaignPause::new(Duration::from_millis(config.timing.election_timeout_ms_min)),
         lock: Mutex::new(Some(lock)),
         recovery: Mutex::new(report),

@@ -1,6 +1,5 @@
 //! The face of the crate: one handle to propose to, read from and watch a replicated log.
 
-use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_runtime::{Either, Elapsed, Runtime, Task, select};
 use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
-use openraft::{EmptyNode, Raft, ReadPolicy};
+use openraft::{Raft, ReadPolicy};
 use openraft_rt::watch::WatchReceiver;
 use tokio::sync::mpsc;
 
@@ -16,14 +15,15 @@ use crate::ack::{AckTicket, AckTracker, LagLimits, ReplicationStatus, TicketSlot
 use crate::checkpoint_store::CheckpointStore;
 use crate::disk::Disk;
 use crate::failure::Failure;
+use crate::identity::Origin;
 use crate::ids::next_index;
 use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
 use crate::lost_tail::{LostTailStatus, TailKeeper};
 use crate::raft::{
-    GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, Parcel, PeerMessage, Proposal, Received, Recovery, ReplyTo,
-    SnapshotAnswer, SnapshotInbox, SnapshotPiece, StreamResets, TypeConfig, core_config, decode, encode, serve_append,
-    serve_heartbeat, to_entry_id,
+    AcquaintanceAnswer, Admission, Fence, Founding, GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, Parcel,
+    PeerMessage, Proposal, Received, Recovery, ReplyTo, SnapshotAnswer, SnapshotInbox, SnapshotPiece, Stamp,
+    StreamResets, TypeConfig, core_config, counts, decode, encode, judge, serve_append, serve_heartbeat, to_entry_id,
 };
 use crate::recovery::open_log;
 use crate::recovery_report::{PhaseWatch, Seen};
@@ -36,9 +36,9 @@ use crate::status_watch::StatusWatch;
 use crate::stopper::Stopper;
 use crate::vitals::{Rounds, Vitals, ask_vitals};
 use crate::{
-    Fitness, FlushMode, Integrity, LogConfig, LogIndex, LogStats, LogStatus, NodeId, OpenError, PeerCallKind, Probe,
-    ProposalClass, ProposeError, ReadError, RecoveryReport, Role, ServeError, SlowSyncs, StateMachine, SyncHistogram,
-    Term, TransferError, Transport,
+    Fitness, FlushMode, GroupMembers, Incarnation, Integrity, LogConfig, LogIndex, LogStats, LogStatus, NodeId,
+    OpenError, PeerCallKind, Probe, ProposalClass, ProposeError, ReadError, RecoveryReport, Role, ServeError,
+    SlowSyncs, Standing, StateMachine, SyncHistogram, Term, TransferError, Transport,
 };
 
 /// While leadership is handed over, the target is looked at this often: whether it is still there.
@@ -76,16 +76,17 @@ pub struct ReplicatedLog<O: Send + 'static> {
 
 pub(crate) struct Inner {
     pub(crate) node: NodeId,
+    contact: String,
     payload_bytes_max: usize,
     segment_bytes: u64,
     pub(crate) dir: std::path::PathBuf,
     pub(crate) disk: Arc<dyn Disk>,
-    transport: Arc<dyn Transport>,
+    pub(crate) transport: Arc<dyn Transport>,
     pub(crate) runtime: Runtime,
     pub(crate) raft: LogRaft,
     pub(crate) view: LogView,
     failure: Failure,
-    status: StatusWatch,
+    pub(crate) status: StatusWatch,
     stopper: Stopper,
     gone: GoneWatch,
     inbox: SnapshotInbox,
@@ -100,6 +101,7 @@ pub(crate) struct Inner {
     keeper: TailKeeper,
     _gone_task: Option<Task<()>>,
     _ack_tasks: Vec<Task<()>>,
+    _founding: Option<Task<()>>,
 }
 
 impl<O: Send + 'static> Clone for ReplicatedLog<O> {
@@ -144,6 +146,8 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 let from = newest.as_ref().map_or(LogIndex(0), |checkpoint| checkpoint.last.index.next());
                 let begun = close_off_found(&*disk, &config.dir, &view, from);
                 begun.map_err(|source| OpenError::Io { path: config.dir.clone(), source })?;
+                let standings = view.standings().clone();
+                let transport: Arc<dyn Transport> = Arc::new(Fence::new(transport, standings));
                 // Before the core: what that applies again may have to be mended first.
                 let steward = Steward::start(config.node, config.voters, view.clone(), disk, transport, &runtime);
                 let vitals = Arc::new(Vitals::new(view.clone(), runtime));
@@ -154,15 +158,23 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             .await?
         };
         let view = files.view();
+        let standings = view.standings().clone();
+        let transport: Arc<dyn Transport> = Arc::new(Fence::new(transport, standings.clone()));
         let resets = StreamResets::default();
-        core_config.enable_elect = !view.vote_hold().holds();
+        core_config.enable_elect = !view.vote_hold().recovers();
         let limits =
             LagLimits { time: Duration::from_millis(config.in_sync_lag_ms_max), bytes: config.in_sync_lag_bytes_max };
         let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
         acks.enter(view.vote().map_or(Term(0), |vote| vote.term));
         let matched_is_durable = config.flush == FlushMode::Sync;
-        let network =
-            NetworkFactory::new(transport.clone(), runtime.clone(), acks.clone(), matched_is_durable, resets.clone());
+        let network = NetworkFactory::new(
+            transport.clone(),
+            runtime.clone(),
+            acks.clone(),
+            matched_is_durable,
+            resets.clone(),
+            standings.clone(),
+        );
         let store = LogStore::new(files, acks.clone(), keeper.clone());
         let inbox = SnapshotInbox::new(disk.clone(), config.dir.clone(), runtime.clone());
         let mut watch = PhaseWatch::start(&runtime);
@@ -175,6 +187,14 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 return Err(OpenError::Core(fatal.to_string()));
             }
         };
+        // Answered by the running core: what it tells of itself is there from then on.
+        raft.is_initialized().await.map_err(|fatal| OpenError::Core(fatal.to_string()))?;
+        standings.set_metrics(raft.metrics());
+        let voters = standings.members().voters;
+        if !voters.is_empty() {
+            acks.set_voters(voters);
+        }
+        raft.runtime_config().elect(!view.vote_hold().holds());
         let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), acks.clone(), machine_gone);
         let mut ack_tasks = vec![runtime.spawn("lag-watch", acks.clone().watch_lag())];
         if !matched_is_durable {
@@ -217,8 +237,30 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             stopping,
             guard.clone(),
         );
+        let founding = Founding {
+            node: config.node,
+            voters: config.voters.clone(),
+            standings: standings.clone(),
+            raft: raft.clone(),
+            view: view.clone(),
+            transport: transport.clone(),
+            runtime: runtime.clone(),
+        };
+        let admission = Admission {
+            node: config.node,
+            contact: config.contact.clone(),
+            standings: standings.clone(),
+            raft: raft.clone(),
+            status: status.clone(),
+            view: view.clone(),
+            transport: transport.clone(),
+            acks: acks.clone(),
+            runtime: runtime.clone(),
+        };
+        ack_tasks.push(admission.start());
         let inner = Inner {
             node: config.node,
+            contact: config.contact.clone(),
             payload_bytes_max: LogFiles::payload_bytes_max(config.segment_bytes),
             segment_bytes: config.segment_bytes,
             dir: config.dir.clone(),
@@ -243,8 +285,8 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             keeper,
             _gone_task: gone_task,
             _ack_tasks: ack_tasks,
+            _founding: founding.start().await?,
         };
-        inner.found_group(&config).await?;
         Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
     }
 
@@ -440,7 +482,22 @@ impl<O: Send + 'static> ReplicatedLog<O> {
 
     /// It may have lost entries that it had confirmed, when the machine went down, and does not vote until it has them again.
     pub fn is_recovering(&self) -> bool {
-        self.inner.view.vote_hold().holds()
+        self.inner.view.vote_hold().recovers()
+    }
+
+    /// What this replica is to its group, as far as it knows.
+    pub fn standing(&self) -> Standing {
+        self.inner.view.standings().standing()
+    }
+
+    /// The life of this replica's directory.
+    pub fn incarnation(&self) -> Incarnation {
+        self.inner.view.standings().incarnation()
+    }
+
+    /// The members of the group, as the newest membership in this replica's log says.
+    pub fn members(&self) -> GroupMembers {
+        self.inner.view.standings().members()
     }
 
     /// How long this replica's syncs took since it was opened.
@@ -503,12 +560,21 @@ impl<O: Send + 'static> ReplicatedLog<O> {
 
     /// Answers a peer's call.
     pub async fn serve_call(&self, kind: PeerCallKind, body: Bytes) -> Result<Bytes, ServeError> {
-        let message = decode(body).map_err(|error| ServeError::Malformed(error.to_string()))?;
+        let malformed = |error: crate::raft::WireError| ServeError::Malformed(error.to_string());
+        let sender = Stamp::of(&body).map_err(malformed)?;
+        let message = decode(body).map_err(malformed)?;
         let raft = &self.inner.raft;
+        let standings = self.inner.view.standings();
+        if counts(kind) && !standings.admits_request(&sender) {
+            let Stamp { node, incarnation, .. } = sender;
+            return Err(ServeError::Failed(format!("the group has given up directory {incarnation} of node {node}")));
+        }
         let needs_vote = matches!(kind, PeerCallKind::Vote | PeerCallKind::PreVote | PeerCallKind::TransferLeader);
         if needs_vote && self.inner.view.vote_hold().holds() {
             // No answer is no vote.
-            return Err(ServeError::Failed("this replica recovers, until then without a vote".to_owned()));
+            return Err(ServeError::Failed(
+                "this replica does not vote now: entries or its directory were lost".to_owned(),
+            ));
         }
         let answer = match (kind, message) {
             (PeerCallKind::VoteHold, PeerMessage::HoldQuestion) => {
@@ -544,10 +610,24 @@ impl<O: Send + 'static> ReplicatedLog<O> {
                 let answer = self.inner.runtime.blocking(move || serve_fetch(&view, committed, request));
                 PeerMessage::FetchAnswer(answer.await)
             }
+            (PeerCallKind::Acquaintance, PeerMessage::Acquaintance) => {
+                PeerMessage::AcquaintanceAnswer(self.make_acquaintance(sender).await?)
+            }
             (PeerCallKind::Vitals, PeerMessage::VitalsRequest) => PeerMessage::VitalsAnswer(self.inner.vitals.answer()),
             (kind, _) => return Err(ServeError::Malformed(format!("body does not belong to a call of kind {kind:?}"))),
         };
-        Ok(encode(answer))
+        Ok(standings.stamp().put_on(encode(answer)))
+    }
+
+    /// Tells one that asks in which life it is known here.
+    async fn make_acquaintance(&self, asker: Stamp) -> Result<AcquaintanceAnswer, ServeError> {
+        let inner = &*self.inner;
+        let view = inner.view.clone();
+        let judging = inner.runtime.blocking(move || judge(view.standings(), &view, &asker)).await;
+        let verdict = judging.map_err(|error| self.call_failed(inner.failure.report_io("identity", error)))?;
+        let durable = inner.view.durable_index().and_then(|index| inner.view.id_at(index));
+        let is_newcomer = inner.view.standings().origin() == Origin::Newcomer;
+        Ok(AcquaintanceAnswer { verdict, is_newcomer, durable, contact: inner.contact.clone() })
     }
 
     /// Takes in a piece of a snapshot; the last one installs it.
@@ -686,24 +766,6 @@ impl Inner {
             }
         }
         None
-    }
-
-    /// Writes the first membership of a new group. Every voter does the same; whoever was reached by a peer first is
-    /// refused here, rightly.
-    async fn found_group(&self, config: &LogConfig) -> Result<(), OpenError> {
-        let members: BTreeMap<u64, EmptyNode> =
-            config.voters.iter().map(|node| (node.0, EmptyNode::default())).collect();
-        if self.raft.is_initialized().await.map_err(|fatal| OpenError::Core(fatal.to_string()))? {
-            return Ok(());
-        }
-        match self.raft.initialize(members).await {
-            Ok(()) => {
-                tracing::info!(voters = ?config.voters, "group founded");
-                Ok(())
-            }
-            Err(RaftError::APIError(openraft::errors::InitializeError::NotAllowed(_))) => Ok(()),
-            Err(error) => Err(OpenError::Core(error.to_string())),
-        }
     }
 
     /// Room for a proposal. A blocked log looks at the disk again now and then.

@@ -30,6 +30,8 @@ pub enum PeerCallKind {
     Vitals = 8,
     /// A replica that may have lost what it had confirmed asks whether this one leads, or has lost something too.
     VoteHold = 9,
+    /// A replica asks whether, and in which incarnation, this one knows it.
+    Acquaintance = 10,
 }
 
 impl PeerCallKind {
@@ -50,6 +52,7 @@ impl PeerCallKind {
             7 => Some(PeerCallKind::Fetch),
             8 => Some(PeerCallKind::Vitals),
             9 => Some(PeerCallKind::VoteHold),
+            10 => Some(PeerCallKind::Acquaintance),
             _ => None,
         }
     }

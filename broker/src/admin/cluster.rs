@@ -60,6 +60,8 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
         applied_index: number(seen.applied),
         members: members.collect(),
         integrity: Some(integrity(replica)),
+        no_member: replica.no_member().unwrap_or_default(),
+        incarnation: replica.log.incarnation().to_string(),
         ..Default::default()
     };
     levels::cluster(replica, &mut reply);

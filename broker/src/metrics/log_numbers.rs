@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flotilla_metrics::{Buckets, Exposition};
-use flotilla_raft_log::{LogIndex, LogStats, LogStatus, Role, SyncHistogram};
+use flotilla_raft_log::{LogIndex, LogStats, LogStatus, Role, Standing, SyncHistogram};
 
 use super::counters::{HandOverCause, Refused};
 use crate::replica::Replica;
@@ -53,6 +53,9 @@ fn write_place(replica: &Replica, seen: &LogStatus, out: &mut Exposition) {
     out.gauge_whole("flotilla_async_tail_lost_messages", help, &[], lost.messages);
     let help = "1 while this replica may have lost entries that it had confirmed, and does not vote.";
     out.gauge_whole("flotilla_raft_holds_vote", help, &[], flag(replica.log.is_recovering()));
+    let help = "1 while the group knows this replica in another directory: its disk was lost, and it neither votes nor counts.";
+    let has_lost = matches!(replica.log.standing(), Standing::LostDisk { .. });
+    out.gauge_whole("flotilla_raft_lost_disk", help, &[], flag(has_lost));
     let (changes, won) = replica.counters.leader_changes();
     let help = "How often this replica saw the leader, its term or its right to write change.";
     out.counter("flotilla_raft_leader_changes_total", help, &[], changes);

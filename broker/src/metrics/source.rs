@@ -69,7 +69,9 @@ fn judge_ready(replica: &Replica, health: Health) -> Health {
     let known = seen.committed.max(stats.cluster_committed).map_or(0, |index| index.0);
     let applied = seen.applied.map_or(0, |index| index.0);
     let (lag, lag_max) = (known.saturating_sub(applied), replica.config.ready_lag_entries_max);
+    let no_member = replica.no_member();
     judge_live(replica, health)
+        .unless(no_member.is_none(), || format!("replica {}", no_member.clone().unwrap_or_default()))
         .unless(Place::of(&seen) != Place::Nobody, || "no leader is known that may write".to_owned())
         .unless(lag <= lag_max, || format!("{lag} committed entries are not applied, at most {lag_max} are allowed"))
         // Where all disks are slow or full the group still serves, and nobody should be sent away.

@@ -22,7 +22,7 @@ use crate::errands::topics::{DEAD_LETTERS, ERRAND_GROUPS, ERRAND_TOPICS};
 use crate::executor::{lock, ms};
 use crate::net::{PeerService, SimNet};
 use crate::options::Options;
-use crate::replica::{Acknowledged, Batch, Model, Placed, Received, Replica, SendError, dump, look};
+use crate::replica::{Acknowledged, Batch, Model, Placed, Received, Replica, SendError, dump, look, voters_recorded};
 use crate::store::Store;
 use crate::witness::Witness;
 
@@ -344,6 +344,10 @@ impl Replica for BrokerReplica {
     fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<Acknowledged, SendError>> {
         let (messaging, context) = (self.messaging.clone(), self.context("consumer"));
         Box::pin(async move { acknowledge(messaging, context, WORKERS, "orders", received).await })
+    }
+
+    fn voters_recorded(&self) -> u64 {
+        voters_recorded(self.node.log())
     }
 
     fn status(&self) -> LogStatus {

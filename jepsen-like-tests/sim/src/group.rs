@@ -334,6 +334,12 @@ impl Group {
         }
     }
 
+    /// Whether everybody votes in a life that the leader has recorded.
+    pub(crate) fn is_whole(&self) -> bool {
+        let leader = self.leader().and_then(|id| self.replica(id));
+        leader.is_some_and(|leader| leader.status().can_write && leader.voters_recorded() == self.options.replica_count)
+    }
+
     /// Whether everybody is up, follows one leader that takes writes, and has applied the same.
     pub(crate) fn has_converged(&self) -> bool {
         let statuses = self.statuses();

@@ -133,6 +133,17 @@ impl Nemesis {
                 self.schedule_in(executor, *for_ms, Act::StopCrashPoints(id));
                 vec![id]
             }
+            Fault::Wipe { victim, down_ms } => {
+                let id = self.find(group, *victim);
+                // A majority that has lost its disks waits for ever, as it should.
+                if group.is_whole() {
+                    group.end(executor, id, Death::Kill);
+                    group.disk(id).replace();
+                    self.witness.mark("a disk was lost");
+                    self.schedule_in(executor, *down_ms, Act::Start(id));
+                }
+                vec![id]
+            }
             Fault::Isolate { victim, clients_too, for_ms } => {
                 let id = self.find(group, *victim);
                 let clients = (0..self.options.client_count).map(|client| CLIENT_ADDRESS_MIN + client);

@@ -45,6 +45,8 @@ pub struct FaultClasses {
     pub one_way: bool,
     /// Calls and answers get lost, streams break.
     pub losses: bool,
+    /// A machine gets an empty disk in place of its own.
+    pub wipes: bool,
     /// A machine loses power right after a sync.
     pub crash_points: bool,
     /// Leadership is handed over on request.
@@ -129,6 +131,8 @@ impl Options {
             crash_points: rng.chance(400),
             transfers: rng.chance(200),
             sync_errors: false,
+            // Of its own stream: what seeds stood for before stays.
+            wipes: Rng::stream(seed, "wipes").chance(250),
         };
         if classes == FaultClasses::default() {
             classes.power_losses = true;

@@ -45,6 +45,13 @@ pub enum Fault {
         /// How long it stays down.
         down_ms: u64,
     },
+    /// The machine gets an empty disk, unless the group is short of somebody already.
+    Wipe {
+        /// Whom.
+        victim: Victim,
+        /// How long it stays down.
+        down_ms: u64,
+    },
     /// For a while each sync may be the machine's last act before its power goes.
     CrashPoints {
         /// Whom.
@@ -147,6 +154,9 @@ fn draw(rng: &mut Rng, options: &Options) -> Option<Fault> {
     }
     if classes.one_way {
         choices.push(Fault::OneWay { victim, deaf: rng.chance(500), for_ms });
+    }
+    if classes.wipes {
+        choices.push(Fault::Wipe { victim, down_ms });
     }
     if classes.transfers {
         choices.push(Fault::Transfer);

@@ -78,6 +78,8 @@ pub trait Replica: PeerService {
     /// Acknowledges what one `receive` gave.
     fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<Acknowledged, SendError>>;
     fn status(&self) -> LogStatus;
+    /// Voters of a settled membership whose lives are recorded in it.
+    fn voters_recorded(&self) -> u64;
     /// The last `count` messages of a queue as this replica has applied them.
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String>;
     /// Everything in every queue.
@@ -244,6 +246,18 @@ pub(crate) fn look<M: Model>(
     Ok(seen.map(|slot| Delivery::new(reader.clone(), queue.clone(), slot.offset, slot.message_id)).collect())
 }
 
+/// Voters of a settled membership whose lives are recorded in it.
+pub(crate) fn voters_recorded<O: Send + 'static>(log: &ReplicatedLog<O>) -> u64 {
+    let members = log.members();
+    if members.is_joint || !members.is_committed {
+        return 0;
+    }
+    let recorded = |voter: &&flotilla_raft_log::NodeId| {
+        members.members.get(*voter).is_some_and(|member| member.incarnation.is_known())
+    };
+    members.voters.iter().filter(recorded).count() as u64
+}
+
 /// Everything in every queue of that replica.
 pub(crate) fn dump<M: Model>(model: &M, log: &ReplicatedLog<M::Output>, node: u64) -> Result<Dump, String> {
     let (applied_index, digest) = model.digest();
@@ -351,6 +365,10 @@ impl<M: Model> Replica for LogReplica<M> {
             let applied = propose(&log, payload, term, &witness).await?;
             Ok(model.acknowledged(applied.output))
         })
+    }
+
+    fn voters_recorded(&self) -> u64 {
+        voters_recorded(&self.log)
     }
 
     fn status(&self) -> LogStatus {

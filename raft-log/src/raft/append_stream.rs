@@ -19,13 +19,16 @@ use openraft::errors::{RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use tokio::sync::{Notify, mpsc};
 
+use super::fence::NOT_KNOWN;
 use super::gone_watch::GoneWatch;
 use super::network::{protocol_error, rpc_error};
 use super::planted;
+use super::stamp::Stamp;
 use super::type_config::{LogRaft, TypeConfig};
 use super::wire::{DurableMark, PeerMessage, decode, encode};
 use crate::ack::ReplicaMarks;
 use crate::log_view::LogView;
+use crate::standing::Standings;
 use crate::transport::AppendChannel;
 use crate::{FlushMode, LogIndex, NodeId, Term, TransportError};
 
@@ -45,6 +48,8 @@ pub(super) struct AppendStream {
     channel: AppendChannel,
     /// Told of what the answers say.
     marks: ReplicaMarks,
+    /// Whose answers count, and who judges that.
+    peer: (NodeId, Standings),
     last_answer: Instant,
     /// An error was passed on: the channel's state is not known any more.
     failed: bool,
@@ -101,6 +106,7 @@ impl AppendStream {
         runtime: &Runtime,
         mut channel: AppendChannel,
         marks: ReplicaMarks,
+        peer: (NodeId, Standings),
         mut input: S,
     ) -> AppendStream
     where
@@ -109,11 +115,12 @@ impl AppendStream {
         let flight = Arc::new(Flight::default());
         let (counted, requests, clock) = (flight.clone(), channel.requests.clone(), runtime.clone());
         let own_answers = planted::answers_of_its_own(runtime, &mut channel);
+        let own = peer.1.clone();
         let pump = runtime.spawn("append-pump", async move {
             while let Some(request) = input.next().await {
                 let term = Term(request.vote.leader_id().term);
-                let own_answer = own_answers.is_some().then(|| planted::answer_to(&request));
-                let frame = encode(PeerMessage::AppendRequest(request));
+                let own_answer = own_answers.is_some().then(|| own.stamp().put_on(planted::answer_to(&request)));
+                let frame = own.stamp().put_on(encode(PeerMessage::AppendRequest(request)));
                 counted.enter(frame.len(), term, &clock).await;
                 if requests.send(frame).await.is_err() {
                     break;
@@ -127,7 +134,7 @@ impl AppendStream {
             counted.news.notify_one();
         });
         let last_answer = runtime.now();
-        AppendStream { runtime: runtime.clone(), flight, channel, marks, last_answer, failed: false, _pump: pump }
+        AppendStream { runtime: runtime.clone(), flight, channel, marks, peer, last_answer, failed: false, _pump: pump }
     }
 
     /// The next answer; `None` when openraft has no more requests and all are answered, or after an error.
@@ -189,6 +196,11 @@ impl AppendStream {
 
     /// `None` if the frame is not an answer to a request.
     fn answered(&mut self, frame: Bytes) -> Option<RpcResult<StreamAppendResult<TypeConfig>>> {
+        match Stamp::of(&frame) {
+            Ok(sender) if self.peer.1.admits_answer(self.peer.0, &sender) || planted::answers_itself() => {}
+            Ok(_) => return Some(Err(protocol_error(NOT_KNOWN))),
+            Err(error) => return Some(Err(protocol_error(error))),
+        }
         let result = match decode(frame) {
             Ok(PeerMessage::AppendResponse(result)) => result,
             Ok(PeerMessage::DurableMark(DurableMark { term, index })) => {
@@ -225,24 +237,40 @@ pub(crate) fn serve_append(
     requests: mpsc::Receiver<Bytes>,
     responses: mpsc::Sender<Bytes>,
 ) -> Task<()> {
+    let standings = view.standings().clone();
     runtime.spawn("append-serve", async move {
         // openraft reads the input in a task of its own, which must end with this one.
         let (_open, closed) = futures::channel::oneshot::channel::<()>();
         let reign = Arc::new(AtomicU64::new(0));
+        let judge = standings.clone();
         let source = Source { requests, closed, watch, view: view.clone(), leader: None, reign: reign.clone() };
-        let input = futures::stream::unfold(source, |mut source| async move {
+        let input = futures::stream::unfold((source, judge), |(mut source, judge)| async move {
             let Either::Left(Some(frame)) = select(source.requests.recv(), &mut source.closed).await else {
                 // The peer's side closed, or nobody takes our answers any more.
                 source.leader.inspect(|leader| source.watch.broke(*leader));
                 return None;
             };
+            match Stamp::of(&frame) {
+                Ok(sender) if judge.admits_request(&sender) => {}
+                Ok(sender) => {
+                    tracing::warn!(
+                        node = sender.node.0, incarnation = %sender.incarnation,
+                        "append stream closed: the group has given up the directory that it comes from"
+                    );
+                    return None;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "append stream closed: peer sent nonsense");
+                    return None;
+                }
+            }
             match decode(frame) {
                 Ok(PeerMessage::AppendRequest(request)) => {
                     let leader = NodeId(request.vote.leader_id().voted_for);
                     source.leader = Some(leader);
                     source.reign.store(request.vote.leader_id().term, Ordering::Release);
                     source.watch.heard_from(leader);
-                    Some((planted::seen(request, &source.view), source))
+                    Some((planted::seen(request, &source.view), (source, judge)))
                 }
                 Ok(_) => {
                     tracing::warn!("append stream closed: peer sent another message than an append request");
@@ -267,7 +295,7 @@ pub(crate) fn serve_append(
                 Either::Left(_) => break,
                 Either::Right(mark) => PeerMessage::DurableMark(mark),
             };
-            if responses.send(encode(frame)).await.is_err() {
+            if responses.send(standings.stamp().put_on(encode(frame))).await.is_err() {
                 break;
             }
         }

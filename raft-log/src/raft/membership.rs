@@ -3,13 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use openraft::{EmptyNode, Membership};
+use openraft::Membership;
 
 use crate::fields::{FieldError, FieldReader};
+use crate::member::{CONTACT_BYTES_MAX, Member};
+use crate::{Incarnation, NodeId};
 
-const VERSION: u8 = 1;
+/// Nothing is known of the members but their numbers: what a group is founded with.
+const VERSION_BARE: u8 = 1;
+const VERSION: u8 = 2;
 
-pub(crate) type Members = Membership<u64, EmptyNode>;
+pub(crate) type Members = Membership<u64, Member>;
+
+/// What is recorded of a member, voter or learner.
+pub(crate) fn member_of(members: &Members, node: NodeId) -> Option<&Member> {
+    members.get_node(&node.0)
+}
 
 fn count(len: usize) -> u32 {
     u32::try_from(len).expect("a group has a handful of members")
@@ -18,37 +27,61 @@ fn count(len: usize) -> u32 {
 /// Version, then each voter set of the (joint) configuration, then every member, voters and learners.
 pub(crate) fn encode_membership(membership: &Members) -> Bytes {
     let mut bytes = BytesMut::new();
-    bytes.put_u8(VERSION);
+    let is_bare = membership.nodes().all(|(_, member)| *member == Member::default());
+    bytes.put_u8(if is_bare { VERSION_BARE } else { VERSION });
     let sets = membership.get_joint_config();
     bytes.put_u32_le(count(sets.len()));
     for set in sets {
         bytes.put_u32_le(count(set.len()));
         set.iter().for_each(|node| bytes.put_u64_le(*node));
     }
-    let nodes: Vec<u64> = membership.nodes().map(|(node, _)| *node).collect();
-    bytes.put_u32_le(count(nodes.len()));
-    nodes.iter().for_each(|node| bytes.put_u64_le(*node));
+    bytes.put_u32_le(count(membership.nodes().count()));
+    for (node, member) in membership.nodes() {
+        bytes.put_u64_le(*node);
+        if !is_bare {
+            bytes.put_u64_le(member.incarnation.0);
+            bytes.put_u8(member.is_voter_wanted.into());
+            bytes.put_u32_le(count(member.contact.len()));
+            bytes.put_slice(member.contact.as_bytes());
+        }
+    }
     bytes.freeze()
 }
 
 pub(crate) fn decode_membership(bytes: Bytes) -> Result<Members, FieldError> {
     let mut reader = FieldReader::new(bytes);
     let version = reader.u8()?;
-    if version != VERSION {
+    if version != VERSION && version != VERSION_BARE {
         return Err(FieldError::Unknown { name: "membership version", value: version.into() });
     }
     let mut sets = Vec::new();
     for _ in 0..reader.u32()? {
         sets.push(read_nodes(&mut reader)?);
     }
-    let nodes: BTreeMap<u64, EmptyNode> =
-        read_nodes(&mut reader)?.into_iter().map(|node| (node, EmptyNode::default())).collect();
+    let mut nodes = BTreeMap::new();
+    for _ in 0..reader.u32()? {
+        let node = reader.u64()?;
+        let member = if version == VERSION { read_member(&mut reader)? } else { Member::default() };
+        nodes.insert(node, member);
+    }
     reader.finish()?;
     if sets.is_empty() && nodes.is_empty() {
         return Ok(Members::default());
     }
     let set_count = sets.len() as u64;
     Members::new(sets, nodes).map_err(|_| FieldError::Unknown { name: "voter sets", value: set_count })
+}
+
+fn read_member(reader: &mut FieldReader) -> Result<Member, FieldError> {
+    let incarnation = Incarnation(reader.u64()?);
+    let is_voter_wanted = reader.flag("voter wanted")?;
+    let len = reader.u32()? as usize;
+    let unknown = || FieldError::Unknown { name: "contact", value: len as u64 };
+    if len > CONTACT_BYTES_MAX {
+        return Err(unknown());
+    }
+    let contact = String::from_utf8(reader.take(len)?.to_vec()).map_err(|_| unknown())?;
+    Ok(Member { incarnation, is_voter_wanted, contact })
 }
 
 fn read_nodes(reader: &mut FieldReader) -> Result<BTreeSet<u64>, FieldError> {
@@ -70,9 +103,19 @@ mod tests {
         fn members_read_back_as_written(
             sets in prop::collection::vec(prop::collection::btree_set(0..9_u64, 1..5), 1..3),
             learners in prop::collection::btree_set(10..19_u64, 0..4),
+            is_bare: bool,
+            contact in ".{0,20}",
         ) {
-            let nodes: BTreeMap<u64, EmptyNode> =
-                sets.iter().flatten().chain(&learners).map(|node| (*node, EmptyNode::default())).collect();
+            let member = |node: u64| match is_bare {
+                true => Member::default(),
+                false => Member {
+                    incarnation: Incarnation(node << 40),
+                    is_voter_wanted: node % 2 == 0,
+                    contact: contact.clone(),
+                },
+            };
+            let nodes: BTreeMap<u64, Member> =
+                sets.iter().flatten().chain(&learners).map(|node| (*node, member(*node))).collect();
             let membership = Members::new(sets, nodes).unwrap();
             prop_assert_eq!(decode_membership(encode_membership(&membership)), Ok(membership));
         }

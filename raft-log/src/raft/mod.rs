@@ -1,8 +1,11 @@
 //! openraft's side of the crate: every type of openraft's lives in here, behind [`crate::ReplicatedLog`].
 
+mod acquaintance;
+mod admission;
 mod append_stream;
 mod async_runtime;
 mod core_config;
+mod fence;
 mod gone_watch;
 mod heartbeat;
 #[cfg(test)]
@@ -15,6 +18,7 @@ mod parcel;
 mod planted;
 mod responder;
 mod snapshot_inbox;
+mod stamp;
 mod stream_resets;
 #[cfg(test)]
 mod suite_test;
@@ -27,21 +31,27 @@ mod wire;
 #[cfg(test)]
 mod wire_test;
 
+pub(crate) use acquaintance::{AcquaintanceAnswer, Founding, ask_acquaintance, judge};
+pub(crate) use admission::{Admission, change_members};
 pub(crate) use append_stream::serve_append;
 pub(crate) use core_config::core_config;
+pub(crate) use fence::{Fence, counts};
 pub(crate) use gone_watch::GoneWatch;
 pub(crate) use heartbeat::serve_heartbeat;
 pub(crate) use log_store::LogStore;
 pub(crate) use machine::Machine;
-pub(crate) use membership::decode_membership;
 #[cfg(test)]
 pub(crate) use membership::{Members, encode_membership};
+pub(crate) use membership::{decode_membership, member_of};
 pub(crate) use network::NetworkFactory;
 #[cfg(test)]
 pub(crate) use parcel::ParcelId;
 pub(crate) use parcel::{Parcel, put_sides};
 pub(crate) use responder::ReplyTo;
 pub(crate) use snapshot_inbox::{INCOMING_FILE, Received, SnapshotInbox};
+#[cfg(test)]
+pub(crate) use stamp::STAMP_BYTES;
+pub(crate) use stamp::Stamp;
 pub(crate) use stream_resets::StreamResets;
 #[cfg(test)]
 pub(crate) use type_config::{Entry, LogId, Vote};
@@ -52,4 +62,4 @@ pub(crate) use vote_hold::{Recovery, VoteHold};
 pub(crate) use watch::{FifoWatch, FifoWatchReceiver, FifoWatchSender};
 #[cfg(test)]
 pub(crate) use wire::DurableMark;
-pub(crate) use wire::{PeerMessage, SnapshotAnswer, SnapshotPiece, decode, encode};
+pub(crate) use wire::{PeerMessage, SnapshotAnswer, SnapshotPiece, WireError, decode, encode};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_runtime::{BoxFuture, Either, Runtime, select};
 use futures::{Stream, StreamExt};
+use openraft::OptionalSend;
 use openraft::alias::SnapshotOf;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -13,7 +14,6 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use openraft::{EmptyNode, OptionalSend};
 use tokio::sync::Notify;
 
 use super::append_stream::AppendStream;
@@ -23,6 +23,8 @@ use super::stream_resets::StreamResets;
 use super::type_config::{TypeConfig, Vote};
 use super::wire::{PeerMessage, SnapshotPiece, decode, encode};
 use crate::ack::{AckTracker, ReplicaMarks};
+use crate::member::Member;
+use crate::standing::Standings;
 use crate::transport::AppendChannel;
 use crate::{NodeId, PeerCallKind, Transport, TransportError};
 
@@ -45,6 +47,7 @@ pub(crate) struct NetworkFactory {
     /// Followers answer only for what they have on disk.
     matched_is_durable: bool,
     resets: StreamResets,
+    standings: Standings,
 }
 
 impl NetworkFactory {
@@ -54,8 +57,9 @@ impl NetworkFactory {
         acks: AckTracker,
         matched_is_durable: bool,
         resets: StreamResets,
+        standings: Standings,
     ) -> NetworkFactory {
-        NetworkFactory { transport, runtime, acks, matched_is_durable, resets }
+        NetworkFactory { transport, runtime, acks, matched_is_durable, resets, standings }
     }
 
     fn network(&self, target: u64, appends_by_call: bool) -> Network {
@@ -67,6 +71,7 @@ impl NetworkFactory {
             appends_by_call,
             channel: None,
             reset: self.resets.bell(NodeId(target)),
+            standings: self.standings.clone(),
         }
     }
 }
@@ -74,12 +79,12 @@ impl NetworkFactory {
 impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
     type Network = Network;
 
-    async fn new_client(&mut self, target: u64, _node: &EmptyNode) -> Network {
+    async fn new_client(&mut self, target: u64, _node: &Member) -> Network {
         self.network(target, false)
     }
 
     /// Heartbeats are calls: on the control connection they never wait behind entries.
-    async fn new_heartbeat_client(&mut self, target: u64, _node: &EmptyNode) -> Network {
+    async fn new_heartbeat_client(&mut self, target: u64, _node: &Member) -> Network {
         self.network(target, true)
     }
 }
@@ -96,6 +101,7 @@ pub(crate) struct Network {
     channel: Option<AppendChannel>,
     /// Rings when the append stream is to break.
     reset: Arc<Notify>,
+    standings: Standings,
 }
 
 /// openraft backs off after `Unreachable` and tries again at once after `Network`.
@@ -222,7 +228,8 @@ impl RaftNetworkV2<TypeConfig> for Network {
             let Some(first) = input.next().await else { return Ok(futures::stream::empty().boxed()) };
             let channel = self.open().await?;
             let input = futures::stream::iter([first]).chain(input);
-            let stream = AppendStream::start(&self.runtime, channel, self.marks.clone(), input);
+            let peer = (self.target, self.standings.clone());
+            let stream = AppendStream::start(&self.runtime, channel, self.marks.clone(), peer, input);
             let kept = &mut self.channel;
             let reset = self.reset.clone();
             let session = futures::stream::unfold((stream, kept, false), move |(mut stream, kept, was_reset)| {

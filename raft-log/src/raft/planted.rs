@@ -14,9 +14,14 @@ use crate::transport::AppendChannel;
 /// Frames that wait where a leader answers itself.
 const ANSWERS_MAX: usize = 64;
 
+/// Whether this leader's answers come from itself.
+pub(super) fn answers_itself() -> bool {
+    is_planted(Bug::AckBeforeQuorum)
+}
+
 /// A leader that takes what it sent for answered; `None` where it waits for its peer, as it should.
 pub(super) fn answers_of_its_own(runtime: &Runtime, channel: &mut AppendChannel) -> Option<mpsc::Sender<Bytes>> {
-    if !is_planted(Bug::AckBeforeQuorum) {
+    if !answers_itself() {
         return None;
     }
     let (own, answers) = mpsc::channel(ANSWERS_MAX);

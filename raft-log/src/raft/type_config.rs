@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use openraft::alias::{EntryOf, LogIdOf};
 use openraft::impls::leader_id_std::LeaderId;
-use openraft::{EmptyNode, EntryPayload, Raft, RaftTypeConfig};
+use openraft::{EntryPayload, Raft, RaftTypeConfig};
 
 use super::async_runtime::FlotillaRuntime;
 use super::machine::Machine;
@@ -16,6 +16,7 @@ use super::responder::ReplyTo;
 use crate::ack::TicketSlot;
 use crate::fields::FieldError;
 use crate::ids::EntryId;
+use crate::member::Member;
 use crate::segment::{Record, RecordKind};
 use crate::vote_and_marks::SavedVote;
 use crate::{NodeId, Term};
@@ -28,11 +29,11 @@ impl RaftTypeConfig for TypeConfig {
     type D = Proposal;
     type R = Reply;
     type NodeId = u64;
-    type Node = EmptyNode;
+    type Node = Member;
     type Term = u64;
     type LeaderId = LeaderId<u64, u64>;
     type Vote = openraft::Vote<Self::LeaderId>;
-    type Payload = EntryPayload<Proposal, u64, EmptyNode>;
+    type Payload = EntryPayload<Proposal, u64, Member>;
     type Entry = openraft::Entry<<Self::LeaderId as openraft::vote::RaftLeaderId>::Committed, Self::Payload>;
     type AsyncRuntime = FlotillaRuntime;
     type Responder<T>

@@ -25,6 +25,7 @@ use crate::ids::EntryId;
 use crate::log_view::LogView;
 use crate::room::RECHECK;
 use crate::room_wait::is_full;
+use crate::standing::Standings;
 use crate::status_watch::StatusWatch;
 use crate::{NodeId, PeerCallKind, Transport};
 
@@ -55,6 +56,7 @@ pub(crate) struct HoldAnswer {
 #[derive(Clone)]
 pub(crate) struct VoteHold {
     state: Arc<AtomicU8>,
+    standings: Standings,
 }
 
 /// What the way back needs.
@@ -67,13 +69,23 @@ pub(crate) struct Recovery {
 }
 
 impl VoteHold {
-    pub(crate) fn new(has_lost: bool) -> VoteHold {
-        VoteHold { state: Arc::new(AtomicU8::new(if has_lost { HOLDS } else { VOTES })) }
+    pub(crate) fn new(has_lost: bool, standings: Standings) -> VoteHold {
+        VoteHold { state: Arc::new(AtomicU8::new(if has_lost { HOLDS } else { VOTES })), standings }
     }
 
-    /// It neither votes nor campaigns.
+    /// It neither votes nor campaigns: entries are missing, or its directory is not the one the group knows.
     pub(crate) fn holds(&self) -> bool {
+        self.recovers() || !self.standings.may_vote()
+    }
+
+    /// Entries are missing that were confirmed.
+    pub(crate) fn recovers(&self) -> bool {
         self.state.load(Ordering::Acquire) == HOLDS
+    }
+
+    /// What this replica is to its group.
+    pub(crate) fn standings(&self) -> &Standings {
+        &self.standings
     }
 
     /// Answers another replica that recovers.
@@ -90,7 +102,7 @@ impl VoteHold {
 
     /// Begins the way back, if there is one to go.
     pub(crate) fn recover(&self, recovery: Recovery) -> Option<Task<()>> {
-        if !self.holds() {
+        if !self.recovers() {
             return None;
         }
         let (hold, runtime) = (self.clone(), recovery.runtime.clone());

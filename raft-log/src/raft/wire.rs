@@ -7,20 +7,23 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 
+use super::acquaintance::{AcquaintanceAnswer, Verdict};
 use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::{decode_membership, encode_membership};
 use super::parcel::ParcelId;
+use super::stamp::STAMP_BYTES;
 use super::type_config::{Entry, LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record};
 use super::vote_hold::HoldAnswer;
 use crate::fields::{FieldError, FieldReader, u32_at};
 use crate::ids::EntryId;
+use crate::member::CONTACT_BYTES_MAX;
 use crate::repair::{FetchAnswer, FetchRequest};
 use crate::segment::{Record, RecordKind};
 use crate::vitals::{Fitness, StateDigest, VitalsAnswer};
-use crate::{LogIndex, NodeId, Term};
+use crate::{Incarnation, LogIndex, NodeId, Term};
 
 const MAGIC: [u8; 4] = *b"FLPW";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEADER_BYTES: usize = 16;
 /// The part of the header that the checksum covers begins here, behind the magic and the checksum itself.
 const COVERED_FROM: usize = 8;
@@ -44,6 +47,8 @@ pub(crate) enum PeerMessage {
     DurableMark(DurableMark),
     HoldQuestion,
     HoldAnswer(HoldAnswer),
+    Acquaintance,
+    AcquaintanceAnswer(AcquaintanceAnswer),
 }
 
 /// On an append stream, between answers: how far the follower's log is on disk, as far as it matches the leader's.
@@ -88,6 +93,8 @@ pub(crate) enum WireError {
     Length { said: u32, found: usize },
     #[error("frame does not match its checksum")]
     Checksum,
+    #[error("the frame's stamp does not match its checksum")]
+    Stamp,
     #[error("frame of kind {0} is not known")]
     Kind(u8),
     #[error(transparent)]
@@ -114,14 +121,18 @@ impl PeerMessage {
             PeerMessage::DurableMark(_) => 18,
             PeerMessage::HoldQuestion => 19,
             PeerMessage::HoldAnswer(_) => 20,
+            PeerMessage::Acquaintance => 21,
+            PeerMessage::AcquaintanceAnswer(_) => 22,
         }
     }
 }
 
-/// A whole frame. Payloads are copied here, once.
+/// A whole frame, with room for a stamp in front. Payloads are copied here, once.
 pub(crate) fn encode(message: PeerMessage) -> Bytes {
     let kind = message.kind();
-    let mut frame = BytesMut::with_capacity(HEADER_BYTES + size_hint(&message));
+    let mut whole = BytesMut::with_capacity(STAMP_BYTES + HEADER_BYTES + size_hint(&message));
+    whole.put_bytes(0, STAMP_BYTES);
+    let mut frame = whole.split_off(STAMP_BYTES);
     frame.put_slice(&MAGIC);
     frame.put_u32_le(0);
     frame.put_u8(VERSION);
@@ -133,14 +144,16 @@ pub(crate) fn encode(message: PeerMessage) -> Bytes {
     frame[12..16].copy_from_slice(&body_bytes.to_le_bytes());
     let crc = crc32c::crc32c(&frame[COVERED_FROM..]);
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
-    frame.freeze()
+    whole.unsplit(frame);
+    whole.freeze()
 }
 
-/// The message in a whole frame; payloads stay in the frame's memory.
+/// The message in a whole frame, whoever sent it; payloads stay in the frame's memory.
 pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
-    if frame.len() < HEADER_BYTES {
+    if frame.len() < STAMP_BYTES + HEADER_BYTES {
         return Err(WireError::Short(frame.len()));
     }
+    let frame = frame.slice(STAMP_BYTES..);
     if frame[..4] != MAGIC {
         return Err(WireError::Magic);
     }
@@ -197,6 +210,8 @@ pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
             recovers: body.flag("recovers")?,
             last: get_log_id(&mut body)?.as_ref().map(to_entry_id),
         }),
+        21 => PeerMessage::Acquaintance,
+        22 => PeerMessage::AcquaintanceAnswer(get_acquaintance(&mut body)?),
         unknown => return Err(WireError::Kind(unknown)),
     };
     body.finish()?;
@@ -313,12 +328,44 @@ fn put_body(frame: &mut BytesMut, message: PeerMessage) {
             frame.put_u64_le(term.0);
             frame.put_u64_le(index.0);
         }
-        PeerMessage::HoldQuestion => {}
+        PeerMessage::HoldQuestion | PeerMessage::Acquaintance => {}
+        PeerMessage::AcquaintanceAnswer(answer) => {
+            frame.put_u8(match answer.verdict {
+                Verdict::Welcome => 0,
+                Verdict::Stranger { .. } => 1,
+            });
+            let known = match answer.verdict {
+                Verdict::Stranger { known } => known,
+                Verdict::Welcome => Incarnation::UNKNOWN,
+            };
+            frame.put_u64_le(known.0);
+            frame.put_u8(answer.is_newcomer.into());
+            put_log_id(frame, answer.durable.map(to_log_id).as_ref());
+            put_bytes(frame, answer.contact.as_bytes());
+        }
         PeerMessage::HoldAnswer(HoldAnswer { recovers, last }) => {
             frame.put_u8(recovers.into());
             put_log_id(frame, last.map(to_log_id).as_ref());
         }
     }
+}
+
+fn get_acquaintance(body: &mut FieldReader) -> Result<AcquaintanceAnswer, FieldError> {
+    let (code, known) = (body.u8()?, Incarnation(body.u64()?));
+    let verdict = match code {
+        0 => Verdict::Welcome,
+        1 => Verdict::Stranger { known },
+        value => return Err(FieldError::Unknown { name: "verdict", value: value.into() }),
+    };
+    let is_newcomer = body.flag("newcomer")?;
+    let durable = get_log_id(body)?.as_ref().map(to_entry_id);
+    let contact = get_bytes(body)?;
+    let unknown = FieldError::Unknown { name: "contact", value: contact.len() as u64 };
+    if contact.len() > CONTACT_BYTES_MAX {
+        return Err(unknown);
+    }
+    let contact = String::from_utf8(contact.to_vec()).map_err(|_| unknown)?;
+    Ok(AcquaintanceAnswer { verdict, is_newcomer, durable, contact })
 }
 
 fn put_bytes(frame: &mut BytesMut, bytes: &[u8]) {

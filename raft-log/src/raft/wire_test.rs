@@ -15,10 +15,11 @@ use crate::vitals::{Fitness, StateDigest, VitalsAnswer};
 use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::Members;
 use super::parcel::ParcelId;
+use super::stamp::{STAMP_BYTES, Stamp};
 use super::type_config::{Entry, LogId, Proposal, Vote};
 use super::wire::{PeerMessage, SnapshotAnswer, SnapshotPiece, WireError, decode, encode};
 use crate::ids::EntryId;
-use crate::{LogIndex, NodeId, Term};
+use crate::{Incarnation, LogIndex, NodeId, Term};
 
 fn log_id() -> impl Strategy<Value = LogId> {
     any::<(u64, u64)>().prop_map(|(term, index)| LogId::new_term_index(term, index))
@@ -175,23 +176,24 @@ proptest! {
     #[test]
     fn a_flipped_bit_is_noticed(entries in prop::collection::vec(entry(), 0..3), place: prop::sample::Index) {
         let request = AppendEntriesRequest { vote: Vote::new(1, 2), prev_log_id: None, entries, leader_commit: None };
-        let mut frame = encode(PeerMessage::AppendRequest(request)).to_vec();
+        let stamp = Stamp { node: NodeId(1), incarnation: Incarnation(2), membership: None, is_founder: false };
+        let mut frame = stamp.put_on(encode(PeerMessage::AppendRequest(request))).to_vec();
         let bit = place.index(frame.len() * 8);
         frame[bit / 8] ^= 1 << (bit % 8);
-        prop_assert!(decode(frame.into()).is_err());
+        prop_assert!(Stamp::of(&frame).is_err() || decode(frame.into()).is_err());
     }
 
     /// The checksum is set right, so that the fields themselves are reached.
     #[test]
-    fn arbitrary_bodies_never_panic(kind in 0..12_u8, body in prop::collection::vec(any::<u8>(), 0..120)) {
+    fn arbitrary_bodies_never_panic(kind in 0..24_u8, body in prop::collection::vec(any::<u8>(), 0..120)) {
         let mut frame = Vec::from(*b"FLPW");
         frame.extend_from_slice(&[0; 4]);
-        frame.extend_from_slice(&[1, kind, 0, 0]);
+        frame.extend_from_slice(&[2, kind, 0, 0]);
         frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
         frame.extend_from_slice(&body);
         let crc = crc32c::crc32c(&frame[8..]);
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
-        let _ = decode(frame.into());
+        let _ = decode([&[0; STAMP_BYTES][..], &frame].concat().into());
     }
 
     #[test]
@@ -204,6 +206,6 @@ proptest! {
 fn a_later_version_is_told_apart_from_nonsense() {
     let mut frame =
         encode(PeerMessage::SnapshotAnswer(SnapshotAnswer { vote: Vote::new(1, 2), is_done: true, next: 3 })).to_vec();
-    frame[8] = 2;
-    assert_eq!(decode(frame.into()).err(), Some(WireError::Version(2)));
+    frame[STAMP_BYTES + 8] = 3;
+    assert_eq!(decode(frame.into()).err(), Some(WireError::Version(3)));
 }

@@ -154,7 +154,8 @@ impl Inner {
             let mut news = std::pin::pin!(damages.news());
             news.as_mut().enable();
             let is_fit = self.is_fit();
-            if is_fit != was_fit {
+            let waits_for_group = self.holds_vote() && !self.view.vote_hold().recovers();
+            if is_fit != was_fit && !waits_for_group {
                 tracing::warn!(is_fit, "lead guard: this replica's fitness to lead changed");
                 was_fit = is_fit;
             }

@@ -110,7 +110,7 @@ impl<'a> Examiner<'a> {
             .map_err(|error| error.to_string())
             .and_then(Identity::decode);
         match decoded {
-            Ok(Identity { cluster, group, node }) => {
+            Ok(Identity { cluster, group, node, .. }) => {
                 let hash = identity_hash(&cluster, &group);
                 self.found.identity = Some(IdentityRow { cluster, group, node: node.0 });
                 Some(hash)

@@ -42,6 +42,8 @@ struct StateView {
     raft_durability: String,
     in_sync: Vec<u64>,
     lost_messages: u64,
+    /// The life of its data directory.
+    incarnation: String,
     /// What is wrong with its copy of the log, its state or its clock; none: nothing that it knows of.
     trouble: Vec<String>,
 }
@@ -69,6 +71,10 @@ fn view_of(answer: FromReplica<ClusterStatusReply>) -> ReplicaView {
 }
 
 fn state_of(status: ClusterStatusReply) -> StateView {
+    let mut trouble = status.integrity.as_ref().map(trouble_of).unwrap_or_default();
+    if !status.no_member.is_empty() {
+        trouble.insert(0, status.no_member);
+    }
     StateView {
         role: role_text(status.role),
         cluster: status.cluster,
@@ -85,7 +91,8 @@ fn state_of(status: ClusterStatusReply) -> StateView {
         raft_durability: status.raft_durability,
         in_sync: status.in_sync,
         lost_messages: status.lost_messages,
-        trouble: status.integrity.as_ref().map(trouble_of).unwrap_or_default(),
+        incarnation: status.incarnation,
+        trouble,
     }
 }
 

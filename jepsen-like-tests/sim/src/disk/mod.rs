@@ -75,6 +75,8 @@ struct State {
     bytes_max: u64,
     /// Where each mark was written.
     marks: BTreeMap<Vec<u8>, Vec<(File, usize)>>,
+    /// Marks that were durable on a disk that was here before.
+    marks_before: std::collections::BTreeSet<Vec<u8>>,
 }
 
 impl SimDisk {
@@ -91,6 +93,7 @@ impl SimDisk {
             locks: std::collections::BTreeSet::new(),
             bytes_max: DISK_BYTES,
             marks: BTreeMap::new(),
+            marks_before: std::collections::BTreeSet::new(),
         };
         SimDisk { machine: Arc::new(Machine { state: Mutex::new(state), crash_due: AtomicBool::new(false) }) }
     }
@@ -124,6 +127,17 @@ impl SimDisk {
         }
         losses.names = state.names.lose_power(&mut state.rng);
         losses
+    }
+
+    /// An empty disk takes its place. Whoever waits to be told of what the one before held durably is still told so.
+    pub fn replace(&self) {
+        self.kill();
+        let known: Vec<Vec<u8>> = lock(&self.machine.state).marks.keys().cloned().collect();
+        let durable: Vec<Vec<u8>> = known.into_iter().filter(|mark| self.holds_durably(mark)).collect();
+        let mut state = lock(&self.machine.state);
+        state.marks_before.extend(durable);
+        state.marks.clear();
+        state.names = Names::default();
     }
 
     /// Sets the failures from now on.
@@ -161,10 +175,11 @@ impl SimDisk {
     pub fn holds_durably(&self, mark: &[u8]) -> bool {
         let state = lock(&self.machine.state);
         let places = state.marks.get(mark).map_or(&[][..], Vec::as_slice);
-        places
-            .iter()
-            .rev()
-            .any(|(file, offset)| state.names.is_durable(file) && lock(file).holds_durably(*offset, mark))
+        state.marks_before.contains(mark)
+            || places
+                .iter()
+                .rev()
+                .any(|(file, offset)| state.names.is_durable(file) && lock(file).holds_durably(*offset, mark))
     }
 }
 

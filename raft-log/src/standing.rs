@@ -1,0 +1,248 @@
+//! What this replica is to its group: in which life its directory is, and whether it may vote in that.
+//!
+//! ```text
+//!  empty directory ─▶ undecided ─┬─ enough others know it in no other life ─▶ founder ──────────────┐
+//!                                └─ one says: the group is there without you ─▶ newcomer            ├─▶ votes
+//!                                             the group makes it a member, in this life ────────────┘
+//! ```
+//! A directory that was emptied has forgotten what it voted and confirmed. So it votes only once the group has committed
+//! that its life before is no voter any more, and has made a member of the new one.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use openraft::metrics::RaftMetrics;
+use openraft_rt::watch::WatchReceiver;
+
+use crate::disk::Disk;
+use crate::identity::{Identity, Origin};
+use crate::member::{GroupMembers, Member};
+use crate::raft::{FifoWatchReceiver, Stamp, TypeConfig, member_of};
+use crate::{Incarnation, LogIndex, NodeId};
+
+/// What a replica is to its group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// A member in the life it is in: a voter or a learner, as [`GroupMembers`] says.
+    Member,
+    /// Its directory is new. It waits for the others, to found the group with them.
+    Founding,
+    /// It came to a group that is there, which does not know it yet.
+    Newcomer,
+    /// The group knows its number in another life: this directory is not the one it had. It neither votes nor counts
+    /// until the group has taken it in again.
+    LostDisk {
+        /// That life.
+        known: Incarnation,
+    },
+}
+
+/// Cheap handle.
+#[derive(Clone)]
+pub(crate) struct Standings {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    identity: Mutex<Identity>,
+    /// Whoever replaces the file.
+    writing: Mutex<()>,
+    metrics: OnceLock<FifoWatchReceiver<RaftMetrics<TypeConfig>>>,
+    /// In which life the others know this replica, by the word of one of them.
+    known_as: Mutex<Incarnation>,
+    /// Lives that answered under a member's number and are not that member.
+    strangers: Mutex<BTreeMap<NodeId, Incarnation>>,
+}
+
+const POISON: &str = "standing lock is never poisoned: no code panics while holding it";
+
+impl Standings {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, identity: Identity) -> Standings {
+        Standings {
+            inner: Arc::new(Inner {
+                disk,
+                dir,
+                identity: Mutex::new(identity),
+                writing: Mutex::new(()),
+                metrics: OnceLock::new(),
+                known_as: Mutex::default(),
+                strangers: Mutex::default(),
+            }),
+        }
+    }
+
+    /// From now on the core's membership counts.
+    pub(crate) fn set_metrics(&self, metrics: FifoWatchReceiver<RaftMetrics<TypeConfig>>) {
+        // Set once, when the core is there.
+        let _ = self.inner.metrics.set(metrics);
+    }
+
+    fn identity(&self) -> MutexGuard<'_, Identity> {
+        self.inner.identity.lock().expect(POISON)
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.identity().node
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.identity().incarnation
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.identity().origin
+    }
+
+    /// The newest membership: what is recorded of `node`, and in which entry the membership is.
+    fn recorded(&self, node: NodeId) -> (Option<Member>, Option<LogIndex>) {
+        let Some(metrics) = self.inner.metrics.get() else { return (None, None) };
+        let metrics = metrics.borrow_watched();
+        let index = metrics.membership_config.log_id().as_ref().map(|id| LogIndex(id.index()));
+        (member_of(metrics.membership_config.membership(), node).cloned(), index)
+    }
+
+    /// The life in which this replica knows `node`: as the membership says, else as promised.
+    fn known(&self, node: NodeId) -> (Incarnation, Option<LogIndex>) {
+        let (member, index) = self.recorded(node);
+        let recorded = member.map_or(Incarnation::UNKNOWN, |member| member.incarnation);
+        if recorded.is_known() {
+            return (recorded, index);
+        }
+        let promised = self.identity().promised.get(&node).copied();
+        (promised.unwrap_or_default(), index)
+    }
+
+    /// All members.
+    pub(crate) fn members(&self) -> GroupMembers {
+        let Some(metrics) = self.inner.metrics.get() else { return GroupMembers::default() };
+        let metrics = metrics.borrow_watched();
+        let stored = &metrics.membership_config;
+        let members = stored.membership();
+        let index = stored.log_id().as_ref().map(|id| LogIndex(id.index()));
+        GroupMembers {
+            index,
+            is_committed: index <= metrics.local_committed.map(|id| LogIndex(id.index())),
+            is_joint: members.get_joint_config().len() > 1,
+            voters: members.voter_ids().map(NodeId).collect(),
+            members: members.nodes().map(|(node, member)| (NodeId(*node), member.clone())).collect(),
+        }
+    }
+
+    /// Whether it may vote, as far as its directory is concerned.
+    pub(crate) fn may_vote(&self) -> bool {
+        let (node, incarnation, origin) = {
+            let identity = self.identity();
+            (identity.node, identity.incarnation, identity.origin)
+        };
+        match self.recorded(node).0.map(|member| member.incarnation) {
+            Some(recorded) if recorded.is_known() => recorded == incarnation,
+            // Nothing is recorded (yet): so it was when the group was founded.
+            _ => origin == Origin::Founder,
+        }
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        if self.may_vote() {
+            return Standing::Member;
+        }
+        let (node, origin) = (self.node(), self.origin());
+        let recorded = self.recorded(node).0.map(|member| member.incarnation).filter(|known| known.is_known());
+        let known = recorded.unwrap_or(*self.inner.known_as.lock().expect(POISON));
+        match origin {
+            _ if known.is_known() => Standing::LostDisk { known },
+            Origin::Undecided | Origin::Founder => Standing::Founding,
+            Origin::Newcomer => Standing::Newcomer,
+        }
+    }
+
+    /// The stamp for what this replica sends now.
+    pub(crate) fn stamp(&self) -> Stamp {
+        let identity = self.identity();
+        let (node, incarnation) = (identity.node, identity.incarnation);
+        let is_founder = identity.origin == Origin::Founder;
+        drop(identity);
+        Stamp { node, incarnation, membership: self.recorded(node).1, is_founder }
+    }
+
+    /// Whether what this sender asks may be listened to. Refused is a life that the group has given up, unless the sender
+    /// knows a newer membership than this replica does: then that one counts, and the sender has looked at itself in it.
+    pub(crate) fn admits_request(&self, sender: &Stamp) -> bool {
+        let (known, index) = self.known(sender.node);
+        !known.is_known() || known == sender.incarnation || sender.membership > index
+    }
+
+    /// Whether what this member answers counts: a vote, a confirmation. It counts in exactly the life that is recorded. Of
+    /// one of whom nothing is recorded yet the word of a founder counts.
+    pub(crate) fn admits_answer(&self, from: NodeId, sender: &Stamp) -> bool {
+        if sender.node != from {
+            return false;
+        }
+        let (member, _) = self.recorded(from);
+        let recorded = member.map_or(Incarnation::UNKNOWN, |member| member.incarnation);
+        let is_right = if recorded.is_known() {
+            recorded == sender.incarnation
+        } else {
+            let (promised, _) = self.known(from);
+            sender.is_founder && (!promised.is_known() || promised == sender.incarnation)
+        };
+        if !is_right {
+            self.note_stranger(sender);
+        }
+        is_right
+    }
+
+    fn note_stranger(&self, sender: &Stamp) {
+        let mut strangers = self.inner.strangers.lock().expect(POISON);
+        if strangers.insert(sender.node, sender.incarnation) != Some(sender.incarnation) {
+            tracing::warn!(
+                node = sender.node.0, incarnation = %sender.incarnation,
+                "a replica answers from a directory that is not the one the group knows: it does not count"
+            );
+        }
+    }
+
+    /// Lives that answered and did not count, since this was asked last.
+    pub(crate) fn take_strangers(&self) -> BTreeMap<NodeId, Incarnation> {
+        std::mem::take(&mut *self.inner.strangers.lock().expect(POISON))
+    }
+
+    /// In which life the group knows this replica, by the word of another one.
+    pub(crate) fn note_known_as(&self, known: Incarnation) {
+        *self.inner.known_as.lock().expect(POISON) = known;
+    }
+
+    /// Promises to know `node` in no other life than the first one that asked; gives back that one. Blocks.
+    pub(crate) fn promise(&self, node: NodeId, incarnation: Incarnation) -> io::Result<Incarnation> {
+        let promised = self.rewrite(|identity| {
+            identity.promised.entry(node).or_insert(incarnation);
+        })?;
+        Ok(promised.promised[&node])
+    }
+
+    /// In which life it is promised to know `node`.
+    pub(crate) fn promised(&self, node: NodeId) -> Incarnation {
+        self.identity().promised.get(&node).copied().unwrap_or_default()
+    }
+
+    /// Settles what the directory is to the group. Blocks.
+    pub(crate) fn set_origin(&self, origin: Origin) -> io::Result<()> {
+        self.rewrite(|identity| identity.origin = origin).map(|_| ())
+    }
+
+    fn rewrite(&self, change: impl FnOnce(&mut Identity)) -> io::Result<Identity> {
+        let _writing = self.inner.writing.lock().expect(POISON);
+        let known = self.identity().clone();
+        let mut next = known.clone();
+        change(&mut next);
+        if next != known {
+            // Not under the lock of those who stamp frames.
+            next.write(&*self.inner.disk, &self.inner.dir)?;
+            *self.identity() = next.clone();
+        }
+        Ok(next)
+    }
+}
