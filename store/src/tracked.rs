@@ -104,7 +104,7 @@ mod tests {
             change(&mut rows);
             rows.changes().into_iter().map(|(part, _)| part).collect::<Vec<_>>()
         };
-        assert_eq!(changed(&mut |rows| drop(rows.insert(7, "a"))), [0]);
+        assert_eq!(changed(&mut |rows| assert_eq!(rows.insert(7, "a"), None)), [0]);
         assert_eq!(changed(&mut |rows| assert!(rows.get_mut(&8).is_none())), []);
         assert_eq!(changed(&mut |rows| *rows.get_mut(&7).unwrap() = "b"), [0]);
         assert_eq!(changed(&mut |rows| drop(rows.get_or_insert(25, || Ok::<_, ()>("c")))), [2]);
