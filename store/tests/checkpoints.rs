@@ -87,9 +87,8 @@ fn the_disk_may_go_at_any_step_of_a_checkpoint() {
             change(&mut again, 200);
             let next = (again.machine.checkpoint(), again.index, again.reader.digest());
             again.machine.checkpoints_kept(&[LogIndex(index), LogIndex(again.index)]);
-            for (checkpoint, index, digest) in [&next] {
-                assert_eq!(restored(&node.disk, checkpoint, *index).unwrap().reader.digest(), *digest);
-            }
+            let (checkpoint_next, index_next, digest) = &next;
+            assert_eq!(restored(&node.disk, checkpoint_next, *index_next).unwrap().reader.digest(), *digest);
             assert!(restored(&node.disk, &checkpoint, index).is_ok());
         }
     }
@@ -186,7 +185,7 @@ fn few_changes_to_a_large_state_cost_a_tenth_of_it_at_most() {
         took_us.push(began.elapsed().as_micros().max(1));
         written.push(bytes_of(&node) - before + head.state.len());
         node.machine.checkpoints_kept(&[LogIndex(node.index)]);
-        assert_eq!(bytes_of(&node) >= *written.iter().max().unwrap() / 2, true);
+        assert!(bytes_of(&node) >= *written.iter().max().unwrap() / 2);
     }
     let whole: Vec<usize> = (0..64).filter(|round| written[*round] * 2 > written[0]).collect();
     let whole_us = whole.iter().map(|round| took_us[*round]).min().unwrap();

@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn a_chunk_is_copied_only_while_a_checkpoint_holds_it() {
         let mut rows = PackedRows::<Row>::default();
-        for key in 0..CHUNK_ROWS_MAX as u64 * 3 {
+        for key in 0..u64::from(CHUNK_ROWS_MAX) * 3 {
             rows.insert(Row(key * 2, key));
         }
         let held = rows.changes(false);
