@@ -144,3 +144,27 @@ async fn a_half_message_that_nobody_ends_is_parked_and_kept() {
     assert_eq!(client.receive("g", "tx", LONG, LONG).await.ids(), ["m"]);
     cluster.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_of_checks_reaches_the_one_producer_there_is() {
+    const COUNT: usize = 200;
+    let cluster = Cluster::start_with(1, |config| {
+        config.transaction_check_after_ms = 3_000;
+        // A question that is dropped is not asked again while this test runs.
+        config.transaction_check_interval_ms = 3_600_000;
+    })
+    .await;
+    let client = cluster.client(1);
+    client.create_topic("tx", MessageType::Transaction, 4).await;
+    let (_stream, mut asked) = listen(&client).await;
+    for number in 0..COUNT {
+        client.send_for_entry(half(&format!("m-{number}"))).await;
+    }
+    let mut ids = std::collections::BTreeSet::new();
+    while ids.len() < COUNT {
+        let question = cluster.runtime.timeout(LONG, asked.recv()).await;
+        let question = question.unwrap_or_else(|_| panic!("{} of {COUNT} were asked for", ids.len())).expect("asked");
+        assert!(ids.insert(id_of(question.message.as_ref().expect("the message")).to_owned()), "once each");
+    }
+    cluster.shutdown().await;
+}

@@ -26,6 +26,8 @@ use crate::replica::Replica;
 const CHECKS_MAX: u32 = 32;
 /// How long another replica may take to pass a question on.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a question waits for room on a stream; less than another replica may take.
+const ROOM_TIMEOUT: Duration = Duration::from_millis(500);
 /// The name of the call by which replicas hand on a question.
 pub const METHOD: &str = "AskProducer";
 /// Its metadata: the how-manieth question about the message it is.
@@ -87,7 +89,7 @@ async fn ask(replica: &Replica, half: &HalfMessage) {
     places.rotate_left(first);
     for place in places {
         let is_asked = match place {
-            None => tell_producer(replica, topic.as_str(), half.checks, &command),
+            None => tell_producer(replica, topic.as_str(), half.checks, &command).await,
             Some(peer) => pass_on(peer, half.checks, &command).await,
         };
         if is_asked {
@@ -110,7 +112,7 @@ async fn pass_on(peer: &Arc<dyn PeerCalls>, turn: u32, command: &v2::TelemetryCo
 }
 
 /// Takes in a question that the leader could not ask over a stream of its own.
-pub fn take_in(replica: &Replica, request: peer::ForwardRequest) -> peer::ForwardResponse {
+pub async fn take_in(replica: &Replica, request: peer::ForwardRequest) -> peer::ForwardResponse {
     let answer = |status| peer::ForwardResponse { status: Some(status), ..Default::default() };
     let turn = request.metadata.get(TURN).and_then(|turn| turn.parse().ok()).unwrap_or(0);
     let command = match v2::TelemetryCommand::decode(request.body) {
@@ -124,21 +126,28 @@ pub fn take_in(replica: &Replica, request: peer::ForwardRequest) -> peer::Forwar
         _ => None,
     };
     match topic {
-        Some(topic) if tell_producer(replica, &topic, turn, &command) => answer(ok()),
-        Some(topic) => answer(status(Code::NotFound, format!("no producer of topic '{topic}' listens here"))),
+        Some(topic) => match tell_producer(replica, &topic, turn, &command).await {
+            true => answer(ok()),
+            false => answer(status(Code::NotFound, format!("no producer of topic '{topic}' listens here"))),
+        },
         None => answer(status(Code::BadRequest, format!("{METHOD} names no topic"))),
     }
 }
 
-/// Puts the question on the stream of some producer of the topic, another one each time.
-fn tell_producer(replica: &Replica, topic: &str, turn: u32, command: &v2::TelemetryCommand) -> bool {
+/// Puts the question on the stream of some producer of the topic, another one each time. Streams that are full for the
+/// moment are no absent producers: then it waits for room.
+async fn tell_producer(replica: &Replica, topic: &str, turn: u32, command: &v2::TelemetryCommand) -> bool {
     let mut streams = replica.clients.producers_of(topic);
     if streams.is_empty() {
         return false;
     }
     let first = turn as usize % streams.len();
     streams.rotate_left(first);
-    streams.iter().any(|stream| stream.try_send(command.clone()).is_ok())
+    if streams.iter().any(|stream| stream.try_send(command.clone()).is_ok()) {
+        return true;
+    }
+    let sent = replica.runtime.timeout(ROOM_TIMEOUT, streams[0].send(command.clone())).await;
+    sent.is_ok_and(|sent| sent.is_ok())
 }
 
 async fn question(replica: &Replica, half: &HalfMessage) -> Result<v2::TelemetryCommand, String> {

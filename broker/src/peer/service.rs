@@ -87,7 +87,7 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         SendMessage::METHOD => take_in::<SendMessage>(replica, request).await,
         RecallMessage::METHOD => take_in::<RecallMessage>(replica, request).await,
         EndTransaction::METHOD => take_in::<EndTransaction>(replica, request).await,
-        check::METHOD => check::take_in(replica, request),
+        check::METHOD => check::take_in(replica, request).await,
         renewal::METHOD => renewal::take_in(replica, request),
         ForwardToDeadLetters::METHOD => take_in::<ForwardToDeadLetters>(replica, request).await,
         ReceiveMessage::METHOD => take_in::<ReceiveMessage>(replica, request).await,

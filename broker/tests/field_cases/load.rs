@@ -117,7 +117,11 @@ pub async fn queue_of(client: &Client, topic: &str) -> BTreeMap<i64, String> {
     loop {
         let pulled = client.pull("reader", topic, next, Duration::from_millis(300)).await;
         if pulled.messages.is_empty() {
-            return queue;
+            // Nothing there, or nobody who could say.
+            match client.query_offset(topic, v2::QueryOffsetPolicy::End, None).await {
+                (20000, end) if next >= end => return queue,
+                _ => continue,
+            }
         }
         for one in &pulled.messages {
             let before = queue.insert(system_of(one).queue_offset.expect("an offset"), id_of(one).to_owned());
