@@ -52,6 +52,9 @@ struct Holding<'a> {
     met_before: u64,
 }
 
+/// A process whose disk failed it may still be ending, so long after that was healed: a busy machine has other things to do.
+const LATE_END: Duration = Duration::from_secs(10);
+
 /// Carries out the plan of a load that began at `begun`. Work is done one after the other; only the holds overlap.
 pub(crate) async fn conduct(
     plan: &Plan,
@@ -63,6 +66,7 @@ pub(crate) async fn conduct(
     let last_start = begun + Duration::from_millis(plan.duration_ms.saturating_sub(QUIET_END_MS));
     let mut records = Vec::new();
     let mut holding: Vec<Holding<'_>> = Vec::new();
+    let mut healed: Vec<(Instant, Vec<u64>)> = Vec::new();
     let mut steps = plan.steps.iter().peekable();
     loop {
         let strike_at = steps.peek().map(|step| begun + Duration::from_millis(step.at_ms));
@@ -82,12 +86,16 @@ pub(crate) async fn conduct(
                     eprintln!("chaos: {left} faults are left out: healing took longer than planned");
                     continue;
                 }
-                revive_fallen(field, &excused(&holding), incidents).await;
+                healed.retain(|(until, _)| *until > field.runtime.now());
+                revive_fallen(field, &excused(&holding, &healed), incidents).await;
                 holding.push(strike(step, field, history, incidents).await);
             }
             (_, Some((at, heal_at))) => {
                 field.runtime.sleep_until(heal_at).await;
                 let fault = holding.remove(at);
+                if is_of_disks(&fault) {
+                    healed.push((field.runtime.now() + LATE_END, fault.targets.clone()));
+                }
                 let record = heal(fault, field, history, incidents).await;
                 eprintln!("chaos: {}", text_of(&record));
                 let (number, kind) = (record.number, record.kind);
@@ -97,7 +105,7 @@ pub(crate) async fn conduct(
                 {
                     incidents.add(format!("after fault {number} ({kind}) was healed: {error}"));
                 }
-                revive_fallen(field, &excused(&holding), incidents).await;
+                revive_fallen(field, &excused(&holding, &healed), incidents).await;
             }
             (Some(_), None) => unreachable!("where nothing holds, the next fault may strike"),
         }
@@ -106,10 +114,14 @@ pub(crate) async fn conduct(
     records
 }
 
-/// Replicas that may end by themselves: their disks are hurt.
-fn excused(holding: &[Holding<'_>]) -> Vec<u64> {
-    let on_disks = holding.iter().filter(|fault| matches!(fault.step.kind.card().class, Class::Disk | Class::Control));
-    on_disks.flat_map(|fault| fault.targets.iter().copied()).collect()
+fn is_of_disks(fault: &Holding<'_>) -> bool {
+    matches!(fault.step.kind.card().class, Class::Disk | Class::Control)
+}
+
+/// Replicas that may end by themselves: their disks are hurt, or were until a moment ago.
+fn excused(holding: &[Holding<'_>], healed: &[(Instant, Vec<u64>)]) -> Vec<u64> {
+    let held = holding.iter().filter(|fault| is_of_disks(fault)).flat_map(|fault| &fault.targets);
+    held.chain(healed.iter().flat_map(|(_, targets)| targets)).copied().collect()
 }
 
 /// How often anything met the faults of this kind until now.

@@ -23,6 +23,10 @@ use super::volume::{Volume, VolumeError};
 
 /// How long a child may take to print its ready line.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
+/// Settings that no flag has.
+const SETTINGS_FILE: &str = "broker.toml";
+/// On a small disk that a fault fills the oldest messages would go, consumed or not: that is a setting, and no loss to find.
+const NOTHING_IS_LET_GO: &str = "disk_expire_free_bytes = 0\ndisk_delete_free_bytes = 0\n";
 
 /// What to start.
 #[derive(Debug, Clone)]
@@ -66,6 +70,9 @@ pub enum LocalClusterError {
     /// A replica's file system did not do what it should.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// The replicas' settings cannot be written.
+    #[error("the replicas' settings: {0}")]
+    Settings(#[source] io::Error),
     /// A replica's page of orders cannot be made.
     #[error("the shim's page of orders: {0}")]
     Shim(#[source] io::Error),
@@ -153,6 +160,11 @@ impl LocalCluster {
                 arguments.extend(["--replica".to_owned(), format!("{member}={},{peer}", address(1 + other))]);
             }
             arguments.extend(common_arguments(&config));
+            if rig.volume_bytes.is_some() {
+                let settings = config.dir.join(SETTINGS_FILE);
+                std::fs::write(&settings, NOTHING_IS_LET_GO).map_err(LocalClusterError::Settings)?;
+                arguments.extend(["--config".to_owned(), settings.display().to_string()]);
+            }
             let volume = match rig.volume_bytes {
                 Some(bytes) => {
                     Some(Volume::create(config.dir.join(format!("broker-{node}.img")), data.clone(), bytes).await?)
