@@ -5,6 +5,6 @@ mod batches;
 mod changes;
 mod cut_off;
 mod links;
-mod load;
+pub mod load;
 mod ordered;
 mod registering;

@@ -1,5 +1,6 @@
 //! A replica as the simulation drives it: the real replicated log under some model of a state machine.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_checkers::{Delivery, Dump, QueueKey};
 use flotilla_raft_log::{
-    Applied, Disk, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog, StateMachine, Term, Transport,
+    Applied, Disk, Incarnation, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog, StateMachine, Term,
+    Transport,
 };
 use flotilla_runtime::{BoxFuture, Either, Instant, Runtime, select};
 use tokio::sync::mpsc;
@@ -66,8 +68,10 @@ pub trait Replica: PeerService {
     /// Acknowledges what one `receive` gave.
     fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<(), SendError>>;
     fn status(&self) -> LogStatus;
-    /// Voters of a settled membership whose lives are recorded in it.
-    fn voters_recorded(&self) -> u64;
+    /// Voters of a settled membership, each with the life that is recorded of it.
+    fn voters_recorded(&self) -> BTreeMap<u64, Incarnation>;
+    /// The life of its own directory.
+    fn life(&self) -> Incarnation;
     /// The last `count` messages of a queue as this replica has applied them.
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String>;
     /// Everything in every queue.
@@ -301,15 +305,17 @@ impl<M: Model> Replica for LogReplica<M> {
         })
     }
 
-    fn voters_recorded(&self) -> u64 {
+    fn voters_recorded(&self) -> BTreeMap<u64, Incarnation> {
         let members = self.log.members();
         if members.is_joint || !members.is_committed {
-            return 0;
+            return BTreeMap::new();
         }
-        let recorded = |voter: &&flotilla_raft_log::NodeId| {
-            members.members.get(*voter).is_some_and(|member| member.incarnation.is_known())
-        };
-        members.voters.iter().filter(recorded).count() as u64
+        let recorded = members.members.iter().filter(|(node, _)| members.voters.contains(node));
+        recorded.map(|(node, member)| (node.0, member.incarnation)).collect()
+    }
+
+    fn life(&self) -> Incarnation {
+        self.log.incarnation()
     }
 
     fn status(&self) -> LogStatus {
