@@ -15,7 +15,6 @@ use tokio::sync::oneshot;
 use crate::config::BrokerConfig;
 use crate::failure::Failure;
 use crate::node::Node;
-use crate::peer::transport::PeerTransport;
 use crate::start_error::StartError;
 
 /// A running replica. Dropping it closes its sockets and stops its tasks at once, as a crash would.
@@ -80,8 +79,7 @@ impl Broker {
             None => None,
         };
         let connector = Arc::new(TonicConnector::new(runtime.clone()));
-        let transport = Arc::new(PeerTransport::new(&config, &*connector));
-        let node = Node::start(config, runtime.clone(), disk, transport, connector).await?;
+        let node = Node::start(config, runtime.clone(), disk, connector).await?;
         let failure = Arc::new(Failure::default());
         let for_clients = Services::new(runtime.clone()).with_messaging(node.messaging()).with_admin(node.admin());
         let clients = serve(&runtime, client_listener, for_clients, "clients", failure.clone());

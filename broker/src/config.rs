@@ -11,6 +11,8 @@ use flotilla_store::limits as store_limits;
 use flotilla_store::limits::{GROUPS_MAX, TOPICS_MAX};
 use serde::{Deserialize, Serialize};
 
+use crate::peer::book::Contact;
+
 /// Settings of one replica of a broker group. All have defaults; a key that is not known is refused.
 ///
 /// All of them exist since 0.1.0 and are read once, at start.
@@ -38,6 +40,10 @@ pub struct BrokerConfig {
     pub peer_listen: SocketAddr,
     /// All voters of the group, this one included. Default: empty, which means this replica alone.
     pub replicas: Vec<ReplicaConfig>,
+    /// Whether this replica comes to a group that is there already: it founds none, and waits until `flotilla admin replica
+    /// add` takes it in. `replicas` then need not name any other. Of no effect on a data directory that is in use. Default
+    /// false.
+    pub join: bool,
     /// The `host:port` of every namesrv; each is told of every change. Default: none.
     pub namesrv: Vec<String>,
     /// One DNS name with a port (`host:port`) that resolves to all replicas: routes then name it alone, the one form with
@@ -241,6 +247,7 @@ impl Default for BrokerConfig {
             client_advertise: None,
             peer_listen: SocketAddr::from(([0, 0, 0, 0], 10912)),
             replicas: Vec::new(),
+            join: false,
             namesrv: Vec::new(),
             advertise_name: None,
             segment_bytes: 1 << 30,
@@ -366,7 +373,7 @@ impl BrokerConfig {
         self.check_addresses(&mut problems);
         self.check_replicas(&mut problems);
         self.check_numbers(&mut problems);
-        if self.ack_level == AckLevel::Sync && self.voters().len() < 2 {
+        if self.ack_level == AckLevel::Sync && !self.join && self.voters().len() < 2 {
             problems.push("ack_level is \"sync\", which needs at least two replicas, there is 1".to_owned());
         }
         for problem in self.log_config().problems() {
@@ -489,8 +496,11 @@ impl BrokerConfig {
         }
     }
 
-    /// All voters, this one included even if `replicas` is empty.
+    /// All voters of a new group, this one included even if `replicas` is empty; none if it joins a group.
     pub fn voters(&self) -> BTreeSet<NodeId> {
+        if self.join {
+            return BTreeSet::new();
+        }
         if self.replicas.is_empty() {
             return BTreeSet::from([NodeId(self.node)]);
         }
@@ -541,6 +551,7 @@ impl BrokerConfig {
             NodeId(self.node),
             self.voters(),
         );
+        log.contact = Contact { client: self.client_address(), peer: self.peer_address() }.encode();
         log.segment_bytes = self.segment_bytes;
         log.timing = RaftTiming {
             heartbeat_ms: self.heartbeat_ms,

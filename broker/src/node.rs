@@ -1,13 +1,13 @@
 //! A whole replica except its sockets: wires the parts together, owns their tasks, and takes them down again.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use flotilla_message::{GroupName, QueueId, TopicName};
 use flotilla_metrics::Source;
 use flotilla_proto::client::Connector;
 use flotilla_proto::{Admin, Messaging, Peer};
-use flotilla_raft_log::{Disk, NodeId, ReplicatedLog, Transport};
+use flotilla_raft_log::{Disk, GroupMembers, NodeId, ReplicatedLog, Transport};
 use flotilla_runtime::{Either, Runtime, Task, select};
 use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{ApplyObserver, StoreReader};
@@ -32,8 +32,9 @@ use crate::lead::hand_over::hand_over;
 use crate::lead::leadership::{Leadership, Place};
 use crate::lead::proposer::{Log, Proposer, TermClock};
 use crate::metrics::{Counters, HandOverCause, ReplicaSource};
+use crate::peer::book::PeerBook;
 use crate::peer::service::PeerService;
-use crate::peer::transport::peers_of;
+use crate::peer::transport::PeerTransport;
 use crate::produce::send::QueuePicker;
 use crate::registration::{self, OwnRow};
 use crate::replica::Replica;
@@ -41,6 +42,8 @@ use crate::start_error::StartError;
 
 /// How often silent clients are looked for.
 const EXPIRY_SCAN: Duration = Duration::from_secs(10);
+/// How often the membership is looked at.
+const MEMBERS_LOOK: Duration = Duration::from_millis(100);
 /// The most that handing over leadership may take at shutdown.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 
@@ -109,7 +112,33 @@ impl Node {
         config: BrokerConfig,
         runtime: Runtime,
         disk: Arc<dyn Disk>,
+        connector: Arc<dyn Connector>,
+    ) -> Result<Node, StartError> {
+        let peers = Arc::new(PeerBook::new(&config, connector.clone()));
+        let transport = Arc::new(PeerTransport::new(&config, peers.clone()));
+        Node::start_between(config, runtime, disk, (peers, transport), connector).await
+    }
+
+    /// As [`Node::start`], with another way for the log to reach the other replicas: simulations have theirs.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub async fn start_over(
+        config: BrokerConfig,
+        runtime: Runtime,
+        disk: Arc<dyn Disk>,
         transport: Arc<dyn Transport>,
+        connector: Arc<dyn Connector>,
+    ) -> Result<Node, StartError> {
+        let peers = Arc::new(PeerBook::new(&config, connector.clone()));
+        Node::start_between(config, runtime, disk, (peers, transport), connector).await
+    }
+
+    async fn start_between(
+        config: BrokerConfig,
+        runtime: Runtime,
+        disk: Arc<dyn Disk>,
+        (peers, transport): (Arc<PeerBook>, Arc<dyn Transport>),
         connector: Arc<dyn Connector>,
     ) -> Result<Node, StartError> {
         config.validate()?;
@@ -132,8 +161,8 @@ impl Node {
             .map_err(|error| StartError::Store { dir: store_dir.display().to_string(), reason: error.to_string() })?;
         let keys = key_indexer::open(&disk, &config.data_dir)?;
         let log = ReplicatedLog::open(config.log_config(), runtime.clone(), disk, transport, machine).await?;
-        let (replica, proposer) =
-            assemble(config, runtime, log, (store, keys, grown), clock, lanes, failure, &*connector);
+        peers.update(&log.members());
+        let (replica, proposer) = assemble(config, runtime, log, (store, keys, grown), clock, lanes, failure, peers);
         let mut tasks = vec![proposer];
         tasks.extend(duties(&replica, catalog, &*connector));
         tasks.extend(duty::start(&replica, &duty_news));
@@ -220,7 +249,7 @@ impl Node {
     /// Hands leadership to another replica, if this one leads and there is one.
     pub async fn hand_over(&self, timeout: Duration) {
         let replica = &self.replica;
-        if replica.leadership.local_term().is_none() || replica.voters.len() < 2 {
+        if replica.leadership.local_term().is_none() || replica.log.status().members.len() < 2 {
             return;
         }
         // Told and counted there; if it fails the others will elect.
@@ -262,7 +291,7 @@ fn assemble(
     clock: Arc<TermClock>,
     lanes: Arc<Lanes>,
     failure: Arc<Failure>,
-    connector: &dyn Connector,
+    peers: Arc<PeerBook>,
 ) -> (Arc<Replica>, Task<()>) {
     let counters = Arc::new(Counters::new(config.metrics_labels_max));
     let suspected = log.clone();
@@ -279,20 +308,20 @@ fn assemble(
     let replica = Replica {
         grown_queues,
         node: NodeId(config.node),
-        voters: config.voters(),
         leadership: Leadership::new(runtime.clone()),
         parking: Budget::new(config.parked_calls_max, config.parked_bytes_max),
         poll_parking: Budget::new(config.parked_polls_max, config.parked_bytes_max),
         forwarder: Forwarder::new(
             runtime.clone(),
-            peers_of(&config, connector),
+            peers.clone(),
             config.forwarded_calls_max,
             config.forwarded_polls_max,
             suspect,
         ),
+        peers,
         quotas: Quotas::new(&config),
         queue_picker: QueuePicker::new(),
-        routes: RoutePlan::new(&config),
+        routes: RwLock::new(Arc::new(RoutePlan::new(&config, &config.client_addresses()))),
         clients: Clients::new(config.clients_max, Duration::from_millis(config.client_expiry_ms)),
         client_address: config.client_address(),
         runtime,
@@ -320,6 +349,8 @@ fn duties(replica: &Arc<Replica>, catalog: Arc<Notify>, connector: &dyn Connecto
     let watched = replica.clone();
     tasks.push(failure.guard(runtime, "leadership", async move { watch_leadership(&watched).await }));
     let scanned = replica.clone();
+    let (watched, news) = (replica.clone(), catalog.clone());
+    tasks.push(failure.guard(runtime, "members", async move { watch_members(&watched, &news).await }));
     tasks.push(failure.guard(runtime, "client-expiry", async move { expire_clients(&scanned).await }));
     tasks.push(failure.guard(runtime, "renewal", renew_deliveries(replica.clone())));
     tasks.push(failure.guard(runtime, "key-index", key_indexer::index_keys(replica.clone())));
@@ -345,6 +376,26 @@ async fn watch_leadership(replica: &Replica) {
             tracing::info!(role = ?seen.role, term = seen.term.0, leader, can_write = seen.can_write, "leadership changed");
         }
         replica.log.status_changed(&seen).await;
+    }
+}
+
+/// Has addresses, routes and the row follow the membership.
+async fn watch_members(replica: &Replica, news: &Notify) {
+    let mut known = GroupMembers::default();
+    loop {
+        let members = replica.log.members();
+        if (members.index, members.is_joint) != (known.index, known.is_joint) {
+            replica.peers.update(&members);
+            let addresses = replica.client_addresses(&members);
+            replica.set_routes(RoutePlan::new(&replica.config, &addresses));
+            tracing::info!(
+                index = ?members.index.map(|index| index.0), voters = ?members.voters, members = members.members.len(),
+                "members of the group"
+            );
+            known = members;
+            news.notify_one();
+        }
+        replica.runtime.sleep(MEMBERS_LOOK).await;
     }
 }
 

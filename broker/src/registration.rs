@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use flotilla_proto::client::{CallOptions, Connector, NamesrvCalls};
 use flotilla_proto::{namesrv, status};
+use flotilla_raft_log::Standing;
 use flotilla_runtime::{Either, select};
 use futures::StreamExt as _;
 use futures::future::join_all;
@@ -17,6 +18,8 @@ use crate::replica::Replica;
 
 /// Pause before a namesrv that could not be reached is tried again, and before a refused row is offered again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How often a replica that is no member yet looks whether it is one.
+const STANDING_LOOK: Duration = Duration::from_millis(50);
 /// How long opening the stream, or an unregistration, may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Topics made in quick succession go into one row.
@@ -73,7 +76,7 @@ fn row_of(replica: &Replica) -> namesrv::Registration {
         permission: permission(info.permission).into(),
         message_type: message_type(info.message_type).into(),
     });
-    let addresses = config.client_addresses().into_iter();
+    let addresses = replica.client_addresses(&replica.log.members()).into_iter();
     namesrv::Registration {
         cluster: config.cluster.clone(),
         group: config.group.clone(),
@@ -108,6 +111,10 @@ pub async fn keep_row(replica: Arc<Replica>, row: Arc<OwnRow>, catalog: Arc<Noti
 pub async fn register(replica: Arc<Replica>, row: Arc<OwnRow>, address: String, namesrv: Arc<dyn NamesrvCalls>) {
     let mut was_reachable = true;
     loop {
+        // Clients have nothing to look for at one that the group does not know.
+        while replica.log.standing() != Standing::Member {
+            replica.runtime.sleep(STANDING_LOOK).await;
+        }
         match one_stream(&replica, &row, &address, &*namesrv).await {
             Ok(()) => was_reachable = true,
             Err(reason) => {

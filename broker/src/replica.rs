@@ -1,11 +1,10 @@
 //! What the parts of one replica share: settings, log, store, and the state around them.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use flotilla_message::{GroupName, MessageType, Permission, TopicName};
-use flotilla_raft_log::{LogIndex, NodeId, Standing, Term};
+use flotilla_raft_log::{GroupMembers, LogIndex, NodeId, Standing, Term};
 use flotilla_runtime::Runtime;
 use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{Command, StoreReader, TopicInfo, TopicLevel};
@@ -25,6 +24,7 @@ use crate::lead::forwarder::Forwarder;
 use crate::lead::leadership::Leadership;
 use crate::lead::proposer::{Log, Proposer, SubmitError, TermClock};
 use crate::metrics::{Counters, LagTrack};
+use crate::peer::book::PeerBook;
 use crate::produce::send::QueuePicker;
 
 /// The shared parts of one replica.
@@ -33,8 +33,8 @@ pub struct Replica {
     pub config: BrokerConfig,
     /// This replica.
     pub node: NodeId,
-    /// All voters of the settings.
-    pub voters: BTreeSet<NodeId>,
+    /// Where the others are.
+    pub peers: Arc<PeerBook>,
     /// Time, tasks, randomness.
     pub runtime: Runtime,
     /// The replicated log.
@@ -62,7 +62,7 @@ pub struct Replica {
     /// Which queue a message goes to.
     pub queue_picker: QueuePicker,
     /// What routes look like.
-    pub routes: RoutePlan,
+    pub routes: RwLock<Arc<RoutePlan>>,
     /// Who is known here.
     pub clients: Clients,
     /// Polls at work and waiting.
@@ -88,6 +88,32 @@ impl Replica {
     pub fn seconds_behind(&self, index: Option<LogIndex>) -> Duration {
         let lag = self.lag.lock().expect("lag lock is never poisoned: no code panics while holding it");
         lag.behind(index, self.runtime.now())
+    }
+
+    /// What routes look like now.
+    pub fn routes(&self) -> Arc<RoutePlan> {
+        self.routes.read().expect("route lock is never poisoned: no code panics while holding it").clone()
+    }
+
+    /// Routes look like that from now on.
+    pub fn set_routes(&self, plan: RoutePlan) {
+        *self.routes.write().expect("route lock is never poisoned: no code panics while holding it") = Arc::new(plan);
+    }
+
+    /// Client addresses of all voters in the order of their numbers: what routes name. Before the group is known, those of
+    /// the settings.
+    pub fn client_addresses(&self, members: &GroupMembers) -> Vec<(u64, String)> {
+        let known = members.voters.iter().filter_map(|node| Some((node.0, self.peers.contact(*node)?.client)));
+        let known: Vec<(u64, String)> = known.collect();
+        if known.is_empty() { self.config.client_addresses() } else { known }
+    }
+
+    /// Voters of the group, one at least.
+    pub fn voter_count(&self) -> usize {
+        match self.log.status().members.len() {
+            0 => self.config.voters().len().max(1),
+            voters => voters,
+        }
     }
 
     /// Why it is no member of its group as it is, and so neither votes nor counts; `None` if it is one.

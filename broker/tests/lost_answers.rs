@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{id_of, message, resource, system_of};
 use bytes::Bytes;
-use flotilla_broker::{BrokerConfig, Node, PeerTransport, ReplicaConfig};
+use flotilla_broker::{BrokerConfig, Node, ReplicaConfig};
 use flotilla_proto::client::{
     AdminCalls, AppendLink, CallError, Connector, MessagingCalls, NamesrvCalls, PeerCalls, Presence,
 };
@@ -161,9 +161,8 @@ impl Group {
                 disk_free_bytes_min: 0,
                 ..BrokerConfig::default()
             };
-            let transport = Arc::new(PeerTransport::new(&config, &net));
             let connector = Arc::new(net.clone());
-            let node = Node::start(config, runtime.clone(), Arc::new(OsDisk), transport, connector).await;
+            let node = Node::start(config, runtime.clone(), Arc::new(OsDisk), connector).await;
             let node = node.expect("it starts");
             net.peers.lock().expect("not poisoned").insert(own.peer.clone(), node.peer());
             net.nodes.lock().expect("not poisoned").insert(own.peer.clone(), node);

@@ -9,6 +9,7 @@ mod filters;
 mod group;
 mod levels;
 mod lost_answers;
+mod members;
 mod metrics;
 mod metrics_table;
 mod namespaces;

@@ -187,6 +187,8 @@ has_status!(
     admin::ClusterStatusReply,
     admin::DebugReply,
     admin::TransferLeaderReply,
+    admin::ChangeReplicaReply,
+    admin::ListReplicasReply,
     admin::UpdateTopicReply,
     admin::UpdateGroupReply,
     admin::ResetGroupReply,
@@ -472,6 +474,30 @@ impl AdminClient {
         let request = admin::TransferLeaderRequest { target: target.unwrap_or(0), timeout_ms };
         let reply = self.call_within(timeout, |calls, options| calls.transfer_leader(options, request)).await;
         Ok(reply.map_err(error_of)?.leader)
+    }
+
+    /// Takes one step of a change of the group's members; to be repeated until it says that it is done. `address` is where
+    /// a replica that is to be added serves its peers.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn change_replica(
+        &self,
+        change: admin::ReplicaChange,
+        node: u64,
+        address: &str,
+    ) -> Result<admin::ChangeReplicaReply, AdminError> {
+        let request = admin::ChangeReplicaRequest { change: change.into(), node, peer_address: address.to_owned() };
+        self.call(|calls, options| calls.change_replica(options, request.clone())).await.map_err(error_of)
+    }
+
+    /// The group's members as the leader sees them.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn list_replicas(&self) -> Result<admin::ListReplicasReply, AdminError> {
+        let request = admin::ListReplicasRequest {};
+        self.call(|calls, options| calls.list_replicas(options, request)).await.map_err(error_of)
     }
 
     /// The rows of all namesrvs, of each replica the newest; empty if the client knows no namesrv. None of them is believed

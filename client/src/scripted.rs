@@ -497,6 +497,8 @@ impl AdminCalls for Replica {
         list_groups ListGroupsRequest ListGroupsReply;
         debug DebugRequest DebugReply;
         transfer_leader TransferLeaderRequest TransferLeaderReply;
+        change_replica ChangeReplicaRequest ChangeReplicaReply;
+        list_replicas ListReplicasRequest ListReplicasReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
         reset_group ResetGroupRequest ResetGroupReply;

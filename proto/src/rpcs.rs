@@ -42,6 +42,8 @@ macro_rules! admin_unary {
             cluster_status "ClusterStatus" ClusterStatusRequest ClusterStatusReply;
             debug "Debug" DebugRequest DebugReply;
             transfer_leader "TransferLeader" TransferLeaderRequest TransferLeaderReply;
+            change_replica "ChangeReplica" ChangeReplicaRequest ChangeReplicaReply;
+            list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
             update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
             update_group "UpdateGroup" UpdateGroupRequest UpdateGroupReply;
             reset_group "ResetGroup" ResetGroupRequest ResetGroupReply;

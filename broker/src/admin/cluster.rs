@@ -36,15 +36,15 @@ fn number(index: Option<LogIndex>) -> Option<u64> {
 pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
     let seen = replica.log.status();
     let config = &replica.config;
-    let peer_of = |node: u64| {
-        let replica = config.replicas.iter().find(|replica| replica.node == node);
-        replica.map_or_else(|| config.peer_address(), |replica| replica.peer.clone())
+    let known = replica.log.members();
+    let nodes: Vec<NodeId> = match known.members.is_empty() {
+        true => config.client_addresses().into_iter().map(|(node, _)| NodeId(node)).collect(),
+        false => known.members.keys().copied().collect(),
     };
-    let members = config.client_addresses().into_iter().map(|(node, client_address)| admin::Member {
-        node,
-        client_address,
-        peer_address: peer_of(node),
-        voter: seen.members.contains(&NodeId(node)),
+    let members = nodes.into_iter().map(|node| {
+        let contact = replica.peers.contact(node);
+        let (client_address, peer_address) = contact.map(|contact| (contact.client, contact.peer)).unwrap_or_default();
+        admin::Member { node: node.0, client_address, peer_address, voter: seen.members.contains(&node) }
     });
     let mut reply = admin::ClusterStatusReply {
         status: Some(ok()),

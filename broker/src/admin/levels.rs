@@ -21,7 +21,7 @@ pub fn asked(replica: &Replica, request: &admin::CreateTopicRequest) -> Result<O
         }
     }
     let level = TopicLevel { ack: read(&request.ack)?, flush: read(&request.flush)? };
-    if let Some(text) = impossible(&replica.config, level.ack) {
+    if let Some(text) = impossible(&replica.config.group, replica.voter_count(), level.ack) {
         return Err(status(Code::BadRequest, text));
     }
     Ok(Some(level).filter(|level| *level != TopicLevel::default()))

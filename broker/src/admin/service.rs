@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flotilla_proto::{Admin, CallContext, admin};
 use flotilla_runtime::BoxFuture;
 
-use super::{cluster, dead_letters, groups, messages, positions, topics, transactions};
+use super::{cluster, dead_letters, groups, messages, positions, replicas, topics, transactions};
 use crate::lead::leader_call::{LeaderCall, lead};
 use crate::replica::Replica;
 
@@ -45,6 +45,8 @@ impl Admin for AdminService {
         describe_group groups::DescribeGroup, DescribeGroupRequest DescribeGroupReply;
         list_groups groups::ListGroups, ListGroupsRequest ListGroupsReply;
         transfer_leader cluster::TransferLeader, TransferLeaderRequest TransferLeaderReply;
+        change_replica replicas::ChangeReplica, ChangeReplicaRequest ChangeReplicaReply;
+        list_replicas replicas::ListReplicas, ListReplicasRequest ListReplicasReply;
         update_topic topics::UpdateTopic, UpdateTopicRequest UpdateTopicReply;
         update_group groups::UpdateGroup, UpdateGroupRequest UpdateGroupReply;
         reset_group positions::ResetGroup, ResetGroupRequest ResetGroupReply;

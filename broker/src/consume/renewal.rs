@@ -245,7 +245,8 @@ async fn alive_anywhere(replica: &Arc<Replica>, holders: BTreeSet<u64>) -> BTree
     if missing.is_empty() {
         return alive;
     }
-    let asked = replica.forwarder.peers().map(|peer| ask(peer, &missing));
+    let peers = replica.forwarder.peers();
+    let asked = peers.iter().map(|peer| ask(peer, &missing));
     for told in join_all(asked.collect::<Vec<_>>()).await {
         alive.extend(told);
     }

@@ -438,7 +438,7 @@ impl Take {
 
 /// There is no other copy of anything.
 fn replica_is_alone(replica: &Replica) -> bool {
-    replica.voters.len() == 1
+    replica.voter_count() == 1
 }
 
 #[cfg(test)]

@@ -84,13 +84,13 @@ async fn ask(replica: &Replica, half: &HalfMessage) {
         }
     };
     // This replica first, and another one first the next time: a stream may be dead without anybody knowing.
-    let mut places: Vec<_> = std::iter::once(None).chain(replica.forwarder.peers().map(Some)).collect();
+    let mut places: Vec<_> = std::iter::once(None).chain(replica.forwarder.peers().into_iter().map(Some)).collect();
     let first = half.checks.saturating_sub(1) as usize % places.len();
     places.rotate_left(first);
     for place in places {
         let is_asked = match place {
             None => tell_producer(replica, topic.as_str(), half.checks, &command).await,
-            Some(peer) => pass_on(peer, half.checks, &command).await,
+            Some(peer) => pass_on(&peer, half.checks, &command).await,
         };
         if is_asked {
             return;

@@ -39,7 +39,7 @@ fn route(
     info: &TopicInfo,
 ) -> v2::QueryRouteResponse {
     let echoed = request.topic.clone().unwrap_or_default();
-    let message_queues = replica.routes.queues(
+    let message_queues = replica.routes().queues(
         caller(context),
         &echoed,
         message_type(info.message_type),
@@ -135,7 +135,7 @@ fn assignment(
         Permission::Write | Permission::None => return refuse_assignment(no_readable_queue(topic)),
     }
     let echoed = request.topic.clone().unwrap_or_default();
-    let assignments = replica.routes.assignments(
+    let assignments = replica.routes().assignments(
         caller(context),
         &echoed,
         message_type(info.message_type),

@@ -43,14 +43,13 @@ enum Shape {
 }
 
 impl RoutePlan {
-    /// Reads the addresses of valid settings.
-    pub fn new(config: &BrokerConfig) -> RoutePlan {
+    /// A plan for these replicas: number and `host:port` of each.
+    pub fn new(config: &BrokerConfig, addresses: &[(u64, String)]) -> RoutePlan {
         let address = |text: &str| {
             let (host, port) = split_host_port(text).unwrap_or((text, 0));
             v2::Address { host: host.to_owned(), port: i32::from(port) }
         };
-        let replicas: Vec<(u64, v2::Address)> =
-            config.client_addresses().iter().map(|(node, text)| (*node, address(text))).collect();
+        let replicas: Vec<(u64, v2::Address)> = addresses.iter().map(|(node, text)| (*node, address(text))).collect();
         let all = |scheme| replicas.iter().all(|(_, address)| scheme_of(&address.host) == scheme);
         let scheme = [v2::AddressScheme::IPv4, v2::AddressScheme::IPv6].into_iter().find(|scheme| all(*scheme));
         RoutePlan {
@@ -195,7 +194,8 @@ mod tests {
             })
             .collect();
         let advertise_name = advertise_name.map(str::to_owned);
-        RoutePlan::new(&BrokerConfig { replicas, advertise_name, ..BrokerConfig::default() })
+        let config = BrokerConfig { replicas, advertise_name, ..BrokerConfig::default() };
+        RoutePlan::new(&config, &config.client_addresses())
     }
 
     fn three() -> RoutePlan {

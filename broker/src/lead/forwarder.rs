@@ -15,6 +15,7 @@ use prost::Message as _;
 use super::budget::Budget;
 use super::leader_call::{Attempt, LeaderCall, REFUSED_PAUSE, Tried, execute_until, patience_ends};
 use super::leadership::Place;
+use crate::peer::book::PeerBook;
 use crate::replica::Replica;
 
 /// A call is passed on once: the replica asked executes it or says that it does not lead.
@@ -35,7 +36,7 @@ pub type Suspect = Box<dyn Fn(NodeId) + Send + Sync>;
 /// The sending side.
 pub struct Forwarder {
     runtime: Runtime,
-    peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>,
+    peers: Arc<PeerBook>,
     under_way: Arc<Budget>,
     /// Polls apart: those that wait for messages are many, and nothing waits for them.
     polls_under_way: Arc<Budget>,
@@ -46,14 +47,8 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// A forwarder to these peers (this replica itself is none of them).
-    pub fn new(
-        runtime: Runtime,
-        peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>,
-        calls_max: u64,
-        polls_max: u64,
-        suspect: Suspect,
-    ) -> Forwarder {
+    /// A forwarder to the replicas of the book.
+    pub fn new(runtime: Runtime, peers: Arc<PeerBook>, calls_max: u64, polls_max: u64, suspect: Suspect) -> Forwarder {
         Forwarder {
             runtime,
             peers,
@@ -65,13 +60,13 @@ impl Forwarder {
     }
 
     /// The calling sides of all other replicas, in the order of their numbers.
-    pub fn peers(&self) -> impl Iterator<Item = &Arc<dyn PeerCalls>> {
-        self.peers.values()
+    pub fn peers(&self) -> Vec<Arc<dyn PeerCalls>> {
+        self.peers.others()
     }
 
     /// The calling side of one of them.
-    pub fn peer(&self, node: NodeId) -> Option<&Arc<dyn PeerCalls>> {
-        self.peers.get(&node)
+    pub fn peer(&self, node: NodeId) -> Option<Arc<dyn PeerCalls>> {
+        self.peers.peer(node)
     }
 
     /// Polls that are with the leader at this moment.
@@ -94,7 +89,7 @@ impl Forwarder {
         ends: Instant,
     ) -> Tried<C::Answer> {
         let now = self.runtime.now();
-        let Some(peer) = self.peers.get(&leader) else {
+        let Some(peer) = self.peers.peer(leader) else {
             return Tried::NotExecuted { leader: None };
         };
         if self.is_refusing(leader, now) {

@@ -1,16 +1,16 @@
 //! Carries the log's bodies to the other replicas over their peer ports.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_proto::client::{AppendLink, CallError, Connector, PeerCalls, Presence};
+use flotilla_proto::client::{AppendLink, CallError, PeerCalls, Presence};
 use flotilla_proto::{PeerLink, peer};
 use flotilla_raft_log::{AppendChannel, NodeId, PeerCallKind, Probe, Transport, TransportError};
 use flotilla_runtime::BoxFuture;
 
 use crate::config::BrokerConfig;
+use crate::peer::book::PeerBook;
 
 /// How long opening an append stream may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -20,32 +20,20 @@ pub struct PeerTransport {
     cluster: String,
     group: String,
     node: NodeId,
-    peers: BTreeMap<NodeId, Arc<dyn PeerCalls>>,
+    peers: Arc<PeerBook>,
 }
 
 impl PeerTransport {
-    /// A transport to all other replicas of the settings. Nothing is connected yet.
-    pub fn new(config: &BrokerConfig, connector: &dyn Connector) -> PeerTransport {
-        PeerTransport {
-            cluster: config.cluster.clone(),
-            group: config.group.clone(),
-            node: NodeId(config.node),
-            peers: peers_of(config, connector),
-        }
+    /// A transport to the replicas of the book. Nothing is connected yet.
+    pub fn new(config: &BrokerConfig, peers: Arc<PeerBook>) -> PeerTransport {
+        PeerTransport { cluster: config.cluster.clone(), group: config.group.clone(), node: NodeId(config.node), peers }
     }
 
     fn peer(&self, target: NodeId) -> Result<Arc<dyn PeerCalls>, TransportError> {
         self.peers
-            .get(&target)
-            .cloned()
+            .peer(target)
             .ok_or_else(|| TransportError::Unreachable(format!("node {target} is not among the replicas")))
     }
-}
-
-/// The calling side of each other replica.
-pub fn peers_of(config: &BrokerConfig, connector: &dyn Connector) -> BTreeMap<NodeId, Arc<dyn PeerCalls>> {
-    let others = config.replicas.iter().filter(|replica| replica.node != config.node);
-    others.map(|replica| (NodeId(replica.node), connector.peer(&replica.peer))).collect()
 }
 
 impl Transport for PeerTransport {

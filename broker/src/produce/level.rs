@@ -34,10 +34,9 @@ pub fn level_of(config: &BrokerConfig, topic: TopicLevel) -> SendLevel {
 }
 
 /// Why this group of brokers can never give a level, if so.
-pub fn impossible(config: &BrokerConfig, ack: Option<AckLevel>) -> Option<String> {
-    let replicas = config.voters().len();
+pub fn impossible(group: &str, replicas: usize, ack: Option<AckLevel>) -> Option<String> {
     (ack == Some(AckLevel::Sync) && replicas < 2)
-        .then(|| format!("ack level sync needs at least two replicas, group '{}' has {replicas}", config.group))
+        .then(|| format!("ack level sync needs at least two replicas, group '{group}' has {replicas}"))
 }
 
 /// When a send of that level is answered.
@@ -109,7 +108,7 @@ mod tests {
     #[test]
     fn one_replica_cannot_promise_two_copies() {
         let config = BrokerConfig::default();
-        assert!(impossible(&config, Some(AckLevel::Sync)).is_some_and(|text| text.contains("has 1")));
-        assert_eq!(impossible(&config, Some(AckLevel::Majority)), None);
+        assert!(impossible(&config.group, 1, Some(AckLevel::Sync)).is_some_and(|text| text.contains("has 1")));
+        assert_eq!(impossible(&config.group, 1, Some(AckLevel::Majority)), None);
     }
 }

@@ -112,7 +112,7 @@ fn check_level(replica: &Replica, level: SendLevel) -> Result<(), v2::Status> {
     if level.ack != AckLevel::Sync {
         return Ok(());
     }
-    if let Some(text) = impossible(&replica.config, Some(level.ack)) {
+    if let Some(text) = impossible(&replica.config.group, replica.voter_count(), Some(level.ack)) {
         return Err(status(Code::BadRequest, text));
     }
     let seen = replica.log.replication();

@@ -6,7 +6,7 @@ mod changes;
 mod cut_off;
 mod halves;
 mod links;
-mod load;
+pub mod load;
 mod names;
 mod ordered;
 mod positions;

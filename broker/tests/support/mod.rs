@@ -22,7 +22,7 @@ pub struct Cluster {
     pub connector: Arc<TonicConnector>,
     pub configs: Vec<BrokerConfig>,
     pub brokers: Vec<Option<Broker>>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Cluster {
@@ -73,13 +73,33 @@ impl Cluster {
             brokers.push(Some(broker));
         }
         let connector = Arc::new(TonicConnector::new(runtime.clone()));
-        Cluster { runtime, connector, configs, brokers, _dir: dir }
+        Cluster { runtime, connector, configs, brokers, dir }
+    }
+
+    /// Starts a further replica, with the next number and an empty directory, that waits to be taken in.
+    pub async fn start_joiner(&mut self, node: u64) {
+        let client = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
+        let peer = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
+        let address = |listener: &TcpListener| listener.local_addr().expect("a bound address").to_string();
+        let own = ReplicaConfig { node, client: address(&client), peer: address(&peer) };
+        let first = &self.configs[0];
+        let config = BrokerConfig {
+            node,
+            join: true,
+            data_dir: self.dir.path().join(format!("replica-{node}")),
+            client_listen: own.client.parse().expect("an address"),
+            peer_listen: own.peer.parse().expect("an address"),
+            replicas: vec![own],
+            ..first.clone()
+        };
+        let broker = Broker::start_on(config.clone(), self.runtime.clone(), client, peer).await.expect("it starts");
+        self.configs.push(config);
+        self.brokers.push(Some(broker));
     }
 
     /// The client address of a replica (numbers from 1).
     pub fn address(&self, node: u64) -> &str {
-        let replicas = &self.configs[0].replicas;
-        &replicas[usize::try_from(node).expect("small") - 1].client
+        &self.configs[usize::try_from(node).expect("small") - 1].own_replica().expect("it is listed").client
     }
 
     pub fn client(&self, node: u64) -> Client {

@@ -32,7 +32,11 @@ Examples:
   flotilla broker --node 2 --data-dir /var/lib/flotilla --namesrv 10.0.0.5:9876 \\
     --replica 1=10.0.0.1:8081,10.0.0.1:10912 \\
     --replica 2=10.0.0.2:8081,10.0.0.2:10912 \\
-    --replica 3=10.0.0.3:8081,10.0.0.3:10912")]
+    --replica 3=10.0.0.3:8081,10.0.0.3:10912
+
+  # a fourth one, for a group that runs (then: flotilla admin replica add 4 --address 10.0.0.4:10912)
+  flotilla broker --join --node 4 --replica 4=10.0.0.4:8081,10.0.0.4:10912 \\
+    --data-dir /var/lib/flotilla --namesrv 10.0.0.5:9876")]
 pub struct BrokerArguments {
     /// Settings, as TOML; flags win over it
     #[arg(long, value_name = "FILE")]
@@ -61,6 +65,9 @@ pub struct BrokerArguments {
     /// One replica of the group; give all, this one included [default: this one alone]
     #[arg(long, value_name = "NODE=CLIENT_HOST:PORT,PEER_HOST:PORT")]
     replica: Vec<ReplicaFlag>,
+    /// Come to a group that is there: wait until `flotilla admin replica add` takes this one in. --replica then names this one
+    #[arg(long)]
+    join: bool,
     /// All namesrvs
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     namesrv: Vec<String>,
@@ -168,6 +175,7 @@ impl BrokerArguments {
         if !self.replica.is_empty() {
             config.replicas = self.replica.into_iter().map(|flag| flag.0).collect();
         }
+        config.join |= self.join;
         if !self.namesrv.is_empty() {
             config.namesrv = self.namesrv;
         }

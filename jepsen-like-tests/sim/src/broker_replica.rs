@@ -13,7 +13,7 @@ use flotilla_proto::metadata::{ACK_PLACE, CLIENT_ID};
 use flotilla_proto::status::{Consequence, consequence, is_ok};
 use flotilla_proto::v2::receive_message_response::Content;
 use flotilla_proto::{AckPlace, Admin, CallContext, Messaging, Peer, Reply, admin, peer, v2};
-use flotilla_raft_log::{Disk, LogIndex, LogStatus, PeerCallKind, Transport};
+use flotilla_raft_log::{Disk, Incarnation, LogIndex, LogStatus, PeerCallKind, Transport};
 use flotilla_runtime::{BoxFuture, Runtime};
 use tokio::sync::mpsc;
 
@@ -100,7 +100,7 @@ impl BrokerReplica {
     ) -> Result<Arc<dyn Replica>, String> {
         let transport: Arc<dyn Transport> = net.transport_of(id);
         let connector = Arc::new(SimConnector::new(id, net));
-        let node = Node::start(config_of(id, options), runtime.clone(), disk, transport, connector).await;
+        let node = Node::start_over(config_of(id, options), runtime.clone(), disk, transport, connector).await;
         let node = node.map_err(|error| error.to_string())?;
         let store = Store::over(node.store().clone(), queues.clone());
         let (messaging, peer) = (node.messaging(), node.peer());
@@ -346,8 +346,12 @@ impl Replica for BrokerReplica {
         Box::pin(async move { acknowledge(messaging, context, WORKERS, "orders", received).await })
     }
 
-    fn voters_recorded(&self) -> u64 {
+    fn voters_recorded(&self) -> BTreeMap<u64, Incarnation> {
         voters_recorded(self.node.log())
+    }
+
+    fn life(&self) -> Incarnation {
+        self.node.log().incarnation()
     }
 
     fn status(&self) -> LogStatus {

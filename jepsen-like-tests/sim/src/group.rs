@@ -334,10 +334,12 @@ impl Group {
         }
     }
 
-    /// Whether everybody votes in a life that the leader has recorded.
+    /// Whether everybody is up and votes in the life that the leader has recorded: no disk is lost that was not made up for.
     pub(crate) fn is_whole(&self) -> bool {
-        let leader = self.leader().and_then(|id| self.replica(id));
-        leader.is_some_and(|leader| leader.status().can_write && leader.voters_recorded() == self.options.replica_count)
+        let Some(leader) = self.leader().and_then(|id| self.replica(id)) else { return false };
+        let recorded = leader.voters_recorded();
+        let is_here = |id: u64| self.replica(id).is_some_and(|replica| recorded.get(&id) == Some(&replica.life()));
+        leader.status().can_write && self.ids().all(is_here)
     }
 
     /// Whether everybody is up, follows one leader that takes writes, and has applied the same.

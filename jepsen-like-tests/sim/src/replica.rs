@@ -1,5 +1,6 @@
 //! A replica as the simulation drives it: the real replicated log under some model of a state machine.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +9,8 @@ use bytes::Bytes;
 use flotilla_checkers::{Delivery, Dump, QueueKey};
 use flotilla_proto::{Messaging, peer};
 use flotilla_raft_log::{
-    Applied, Disk, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog, StateMachine, Term, Transport,
+    Applied, Disk, Incarnation, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog, StateMachine, Term,
+    Transport,
 };
 use flotilla_runtime::{BoxFuture, Either, Instant, Runtime, select};
 use tokio::sync::mpsc;
@@ -78,8 +80,10 @@ pub trait Replica: PeerService {
     /// Acknowledges what one `receive` gave.
     fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<Acknowledged, SendError>>;
     fn status(&self) -> LogStatus;
-    /// Voters of a settled membership whose lives are recorded in it.
-    fn voters_recorded(&self) -> u64;
+    /// Voters of a settled membership, each with the life that is recorded of it.
+    fn voters_recorded(&self) -> BTreeMap<u64, Incarnation>;
+    /// The life of its own directory.
+    fn life(&self) -> Incarnation;
     /// The last `count` messages of a queue as this replica has applied them.
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String>;
     /// Everything in every queue.
@@ -246,16 +250,14 @@ pub(crate) fn look<M: Model>(
     Ok(seen.map(|slot| Delivery::new(reader.clone(), queue.clone(), slot.offset, slot.message_id)).collect())
 }
 
-/// Voters of a settled membership whose lives are recorded in it.
-pub(crate) fn voters_recorded<O: Send + 'static>(log: &ReplicatedLog<O>) -> u64 {
+/// Voters of a settled membership, each with the life that is recorded of it.
+pub(crate) fn voters_recorded<O: Send + 'static>(log: &ReplicatedLog<O>) -> BTreeMap<u64, Incarnation> {
     let members = log.members();
     if members.is_joint || !members.is_committed {
-        return 0;
+        return BTreeMap::new();
     }
-    let recorded = |voter: &&flotilla_raft_log::NodeId| {
-        members.members.get(*voter).is_some_and(|member| member.incarnation.is_known())
-    };
-    members.voters.iter().filter(recorded).count() as u64
+    let recorded = members.members.iter().filter(|(node, _)| members.voters.contains(node));
+    recorded.map(|(node, member)| (node.0, member.incarnation)).collect()
 }
 
 /// Everything in every queue of that replica.
@@ -367,8 +369,12 @@ impl<M: Model> Replica for LogReplica<M> {
         })
     }
 
-    fn voters_recorded(&self) -> u64 {
+    fn voters_recorded(&self) -> BTreeMap<u64, Incarnation> {
         voters_recorded(&self.log)
+    }
+
+    fn life(&self) -> Incarnation {
+        self.log.incarnation()
     }
 
     fn status(&self) -> LogStatus {

@@ -123,6 +123,8 @@ pub trait AdminCalls: Send + Sync + 'static {
         cluster_status ClusterStatusRequest ClusterStatusReply;
         debug DebugRequest DebugReply;
         transfer_leader TransferLeaderRequest TransferLeaderReply;
+        change_replica ChangeReplicaRequest ChangeReplicaReply;
+        list_replicas ListReplicasRequest ListReplicasReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
         reset_group ResetGroupRequest ResetGroupReply;

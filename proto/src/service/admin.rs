@@ -43,6 +43,10 @@ pub trait Admin: Send + Sync + 'static {
         debug "Debug" DebugRequest DebugReply;
         /// Hands leadership to another replica.
         transfer_leader "TransferLeader" TransferLeaderRequest TransferLeaderReply;
+        /// Takes one step of a change of the group's members.
+        change_replica "ChangeReplica" ChangeReplicaRequest ChangeReplicaReply;
+        /// The group's members as the leader sees them.
+        list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
         /// Changes a topic that is in use.
         update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
         /// Changes a group that is in use.

@@ -7,6 +7,7 @@ mod group_change;
 mod leader;
 mod lost_tail;
 mod message;
+mod replica;
 mod topic;
 mod transaction;
 
@@ -39,6 +40,9 @@ Examples:
   flotilla admin message query orders --key order-17
   flotilla admin cluster status
   flotilla admin leader transfer --to 2
+  flotilla admin replica list
+  flotilla admin replica add 4 --address 10.0.0.4:10912
+  flotilla admin replica replace 3 4 --address 10.0.0.4:10912
   flotilla admin --endpoint 10.0.0.1:8081 topic list      ask a broker instead of a namesrv")]
 pub struct AdminArguments {
     #[command(subcommand)]
@@ -70,6 +74,9 @@ enum AdminCommand {
     /// The replicas of the broker group
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    /// The broker group's members: take replicas in and out while it runs
+    #[command(subcommand)]
+    Replica(replica::ReplicaCommand),
     /// The broker group's leader
     #[command(subcommand)]
     Leader(leader::LeaderCommand),
@@ -94,7 +101,7 @@ fn while_doing(what: impl Into<String>) -> impl FnOnce(AdminError) -> AdminComma
     move |source| AdminCommandError { what, source }
 }
 
-pub async fn run(arguments: AdminArguments, _runtime: Runtime) -> Result<(), Failure> {
+pub async fn run(arguments: AdminArguments, runtime: Runtime) -> Result<(), Failure> {
     if let AdminCommand::LostTail { dir } = &arguments.command {
         return lost_tail::run(dir, arguments.json);
     }
@@ -106,6 +113,7 @@ pub async fn run(arguments: AdminArguments, _runtime: Runtime) -> Result<(), Fai
         AdminCommand::Message(command) => message::run(command, &admin, arguments.json).await,
         AdminCommand::Transaction(command) => transaction::run(command, &admin, arguments.json).await,
         AdminCommand::Cluster(command) => cluster::run(command, &admin, arguments.json).await,
+        AdminCommand::Replica(command) => replica::run(command, &admin, arguments.json, runtime).await,
         AdminCommand::Leader(command) => leader::run(command, &admin, arguments.json).await,
         AdminCommand::LostTail { .. } => unreachable!("needs no cluster and was answered above"),
     }
