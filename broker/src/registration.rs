@@ -30,30 +30,53 @@ const ROWS_MAX: usize = 4;
 /// The row, and who waits for another one.
 #[derive(Debug)]
 pub struct OwnRow {
-    row: Mutex<namesrv::Registration>,
+    row: Mutex<Versioned>,
     changed: Notify,
+}
+
+/// The row and how many times it has changed.
+#[derive(Debug)]
+struct Versioned {
+    row: namesrv::Registration,
+    changes: u64,
 }
 
 impl OwnRow {
     /// The row as it is now.
     pub fn new(replica: &Replica) -> OwnRow {
-        OwnRow { row: Mutex::new(row_of(replica)), changed: Notify::new() }
+        OwnRow { row: Mutex::new(Versioned { row: row_of(replica), changes: 0 }), changed: Notify::new() }
     }
 
-    fn get(&self) -> namesrv::Registration {
-        self.row.lock().expect(LOCK).clone()
+    /// The row, and the number of its changes so far.
+    fn get(&self) -> (namesrv::Registration, u64) {
+        let known = self.row.lock().expect(LOCK);
+        (known.row.clone(), known.changes)
+    }
+
+    /// Waits until there are more changes than `seen`.
+    async fn changed_from(&self, seen: u64) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            // Looked at after the wait is armed: a change in between is not missed.
+            if self.row.lock().expect(LOCK).changes > seen {
+                return;
+            }
+            changed.await;
+        }
     }
 
     fn refresh(&self, replica: &Replica) {
         let row = row_of(replica);
         {
             let mut known = self.row.lock().expect(LOCK);
-            let is_same = namesrv::Registration { version: known.version, ..row.clone() } == *known;
+            let is_same = namesrv::Registration { version: known.row.version, ..row.clone() } == known.row;
             // The version alone is no news; a later heartbeat takes it along.
-            *known = row;
+            known.row = row;
             if is_same {
                 return;
             }
+            known.changes += 1;
         }
         self.changed.notify_waiters();
     }
@@ -132,14 +155,14 @@ pub async fn register(replica: Arc<Replica>, row: Arc<OwnRow>, address: String, 
 async fn one_stream(replica: &Replica, row: &OwnRow, address: &str, namesrv: &dyn NamesrvCalls) -> Result<(), String> {
     let (rows, outgoing) = mpsc::channel(ROWS_MAX);
     // The first row waits in the channel before the stream is opened: some servers answer nothing before it.
-    let _ = rows.try_send(row.get());
+    let (first, mut told) = row.get();
+    let _ = rows.try_send(first);
     let options = CallOptions::within(CALL_TIMEOUT);
     let mut replies = namesrv.register(options, outgoing).await.map_err(|error| error.to_string())?;
     let mut is_registered = false;
     let mut next_beat = Duration::from_millis(replica.config.namesrv_heartbeat_ms);
     loop {
-        let mut changed = std::pin::pin!(row.changed.notified());
-        changed.as_mut().enable();
+        let changed = std::pin::pin!(row.changed_from(told));
         let wake = select(changed, replica.runtime.sleep(next_beat));
         match select(replies.next(), wake).await {
             Either::Left(Some(Ok(reply))) if status::is_ok(reply.status.as_ref()) => {
@@ -165,7 +188,8 @@ async fn one_stream(replica: &Replica, row: &OwnRow, address: &str, namesrv: &dy
                 return if is_registered { Ok(()) } else { Err("stream was closed without an answer".to_owned()) };
             }
             Either::Right(_) => {
-                let mut next = row.get();
+                let (mut next, changes) = row.get();
+                told = changes;
                 next.version = next.version.max(replica.store.applied());
                 if rows.try_send(next).is_err() {
                     // Full: the namesrv does not read; closed: the stream is gone.

@@ -65,6 +65,7 @@ async fn a_killed_leaders_async_tail_is_counted_and_nothing_of_majority_or_sync_
             assert_eq!(client.send(message(topic, &format!("kept-{number}"), |_| ())).await.code, OK);
         }
     }
+    cluster.founded().await;
     cluster.digests().await;
 
     // Without followers the leader goes on until its lease is over: nothing of that can be committed.

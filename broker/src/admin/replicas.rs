@@ -130,6 +130,8 @@ impl LeaderCall for ListReplicas {
     ) -> Tried<admin::ListReplicasReply> {
         let (members, stats, seen) = (replica.log.members(), replica.log.stats(), replica.log.status());
         let last = seen.last.map_or(0, |last| last.0);
+        // Of a change that was committed a moment ago it may not have heard yet.
+        replica.peers.update(&members);
         let row = |(node, member): (&NodeId, &flotilla_raft_log::Member)| {
             let contact = replica.peers.contact(*node);
             let (client, peer) = contact.map(|contact| (contact.client, contact.peer)).unwrap_or_default();

@@ -119,6 +119,7 @@ async fn who_reads_at_the_tail_skips_nothing_when_an_early_acknowledged_tail_is_
     }
     assert_eq!(client.get_offset("g", "fast").await, (OK, 20));
 
+    cluster.founded().await;
     // Cut off, the leader goes on answering within its lease; its reader, at the very tail, sees nothing of it.
     links.isolate(old, true);
     let mut lost = 0;

@@ -124,6 +124,24 @@ impl Cluster {
         panic!("no leader within 10 s");
     }
 
+    /// Waits until the lives of all members are recorded, the last step of a founding. Until that entry is committed the leader
+    /// answers nothing early.
+    pub async fn founded(&self) {
+        for _ in 0..500 {
+            let is_settled = self.brokers.iter().flatten().all(|broker| {
+                let members = broker.node().log().members();
+                members.is_committed
+                    && !members.is_joint
+                    && members.members.values().all(|member| member.incarnation.is_known())
+            });
+            if is_settled {
+                return;
+            }
+            self.runtime.sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the members' lives are not recorded within 10 s");
+    }
+
     /// Some replica that does not lead.
     pub async fn follower(&self) -> u64 {
         let leader = self.leader().await;

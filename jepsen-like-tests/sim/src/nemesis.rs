@@ -139,6 +139,7 @@ impl Nemesis {
                 if group.is_whole() {
                     group.end(executor, id, Death::Kill);
                     group.disk(id).replace();
+                    self.witness.lost_disk(id);
                     self.witness.mark("a disk was lost");
                     self.schedule_in(executor, *down_ms, Act::Start(id));
                 }

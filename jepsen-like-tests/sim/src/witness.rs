@@ -103,6 +103,11 @@ impl Witness {
         *promised = term.max(*promised);
     }
 
+    /// A replica's disk is another one: what it answered before counts no more, and its new life may begin anywhere.
+    pub fn lost_disk(&self, replica: u64) {
+        lock(&self.inner.seen).terms.remove(&replica);
+    }
+
     /// A replica is back, in that term.
     pub fn came_back(&self, replica: u64, term: u64) {
         let promised = lock(&self.inner.seen).terms.get(&replica).copied().unwrap_or(0);
