@@ -55,6 +55,7 @@ async fn all_of(client: &Client, group: &str, topic: &str, count: usize) -> BTre
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leaders_async_tail_is_counted_and_nothing_of_majority_or_sync_is_lost() {
     let mut cluster = Cluster::start(3).await;
+    cluster.founded().await;
     let old = cluster.leader().await;
     let client = cluster.client(old);
     assert_eq!(create(&client, "fast", "async", "async").await.code, OK);
@@ -65,7 +66,6 @@ async fn a_killed_leaders_async_tail_is_counted_and_nothing_of_majority_or_sync_
             assert_eq!(client.send(message(topic, &format!("kept-{number}"), |_| ())).await.code, OK);
         }
     }
-    cluster.founded().await;
     cluster.digests().await;
 
     // Without followers the leader goes on until its lease is over: nothing of that can be committed.

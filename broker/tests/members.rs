@@ -130,8 +130,15 @@ async fn a_replica_whose_disk_was_emptied_says_so_and_is_taken_in_again() {
     cluster.restart(other).await;
     let listed = await_voters_again(&cluster, &before, victim).await;
     assert_eq!(listed.replicas.len(), 3);
-    let broker = cluster.brokers[at].as_ref().expect("it runs");
-    assert_eq!(broker.node().log().standing(), Standing::Member);
+    // The leader knows it first.
+    let log = cluster.brokers[at].as_ref().expect("it runs").node().log();
+    for _ in 0..100 {
+        if log.standing() == Standing::Member {
+            break;
+        }
+        cluster.runtime.sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(log.standing(), Standing::Member);
     let digests = cluster.digests().await;
     assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
     cluster.shutdown().await;

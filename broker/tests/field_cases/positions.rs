@@ -103,6 +103,7 @@ async fn who_reads_at_the_tail_skips_nothing_when_an_early_acknowledged_tail_is_
         (config.election_timeout_ms_min, config.election_timeout_ms_max) = (1_500, 3_000);
     })
     .await;
+    cluster.founded().await;
     let old = cluster.leader().await;
     let client = cluster.client(old).in_language("JAVA");
     let topic = admin::Topic { name: "fast".to_owned(), queue_count: 1, ..Default::default() };
@@ -119,7 +120,6 @@ async fn who_reads_at_the_tail_skips_nothing_when_an_early_acknowledged_tail_is_
     }
     assert_eq!(client.get_offset("g", "fast").await, (OK, 20));
 
-    cluster.founded().await;
     // Cut off, the leader goes on answering within its lease; its reader, at the very tail, sees nothing of it.
     links.isolate(old, true);
     let mut lost = 0;

@@ -124,14 +124,15 @@ impl Cluster {
         panic!("no leader within 10 s");
     }
 
-    /// Waits until the lives of all members are recorded, the last step of a founding. Until that entry is committed the leader
-    /// answers nothing early.
+    /// Waits until the lives of all members are recorded, the last step of a founding. Behind such an entry the leader answers
+    /// nothing early until one of its own is committed.
     pub async fn founded(&self) {
         for _ in 0..500 {
             let is_settled = self.brokers.iter().flatten().all(|broker| {
                 let members = broker.node().log().members();
                 members.is_committed
                     && !members.is_joint
+                    && !members.members.is_empty()
                     && members.members.values().all(|member| member.incarnation.is_known())
             });
             if is_settled {
