@@ -65,7 +65,7 @@ async fn a_group_grows_from_one_to_three_and_shrinks_back_under_load_without_a_f
     let first = cluster.client(1);
     first.create_topic("orders", MessageType::Normal, 1).await;
     first.create_topic("more", MessageType::Normal, 1).await;
-    let load = Load::start(&cluster.runtime, &[first.clone()], "orders", 4, LONG, |_| 1);
+    let load = Load::start(&cluster.runtime, std::slice::from_ref(&first), "orders", 4, LONG, |_| 1);
     for node in 2..=3 {
         cluster.start_joiner(node).await;
         let newcomer = cluster.brokers[usize::try_from(node).expect("small") - 1].as_ref().expect("it runs");
@@ -79,7 +79,7 @@ async fn a_group_grows_from_one_to_three_and_shrinks_back_under_load_without_a_f
     let (grown, while_growing) = (load.end().await, queue_of(&first, "orders").await);
     // The last one serves now; who was first goes, leader or not.
     let last = cluster.client(3);
-    let load = Load::start(&cluster.runtime, &[last.clone()], "more", 4, LONG, |_| 1);
+    let load = Load::start(&cluster.runtime, std::slice::from_ref(&last), "more", 4, LONG, |_| 1);
     for node in 1..=2 {
         change(&cluster, &last, ReplicaChange::Remove, node).await;
         let voters: Vec<u64> = (node + 1..=3).collect();

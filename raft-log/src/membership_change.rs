@@ -76,7 +76,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         changing.await.map_err(MemberError::NotMade)
     }
 
-    fn member<'m>(members: &'m GroupMembers, node: NodeId) -> Result<&'m Member, MemberError> {
+    fn member(members: &GroupMembers, node: NodeId) -> Result<&Member, MemberError> {
         let ids = || members.members.keys().map(|node| node.0).collect();
         members.members.get(&node).ok_or_else(|| MemberError::Unknown(node, ids()))
     }

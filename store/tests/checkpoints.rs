@@ -29,7 +29,7 @@ fn change(node: &mut Node, number: u32) {
     node.run(deliver("g", "t", number % 4, [u64::from(number / 4)], node.now_ms + 1000));
     node.run(produce_delayed("d", 0, &[(&format!("d{number}"), u64::from(number * 7919 % 1000))]));
     node.run(crate::support::prepare("x", 0, &format!("x{number}"), 500));
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         node.run(Command::DeliverDue { until_ms: u64::from(number), count: 2 });
         node.run(crate::support::end("x", node.index - 1, true));
     }

@@ -160,7 +160,7 @@ pub(crate) async fn change_members(
     timeout: Duration,
 ) -> Result<(), String> {
     let index = seen.index;
-    let same = raft.with_raft_state(move |state| state.membership_state.effective().log_id().clone()).await;
+    let same = raft.with_raft_state(move |state| *state.membership_state.effective().log_id()).await;
     let id = same.map_err(|fatal| fatal.to_string())?;
     if id.as_ref().map(|id| LogIndex(id.index())) != index {
         return Err("membership has changed meanwhile".to_owned());

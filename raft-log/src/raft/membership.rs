@@ -110,7 +110,7 @@ mod tests {
                 true => Member::default(),
                 false => Member {
                     incarnation: Incarnation(node << 40),
-                    is_voter_wanted: node % 2 == 0,
+                    is_voter_wanted: node.is_multiple_of(2),
                     contact: contact.clone(),
                 },
             };
