@@ -15,7 +15,7 @@ use crate::peer::book::PeerBook;
 /// How long opening an append stream may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The log's transport over a [`Connector`].
+/// The log's transport over the connections of a replica's address book.
 pub struct PeerTransport {
     cluster: String,
     group: String,
