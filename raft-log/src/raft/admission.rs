@@ -15,10 +15,11 @@ use std::time::Duration;
 use flotilla_runtime::{Runtime, Task};
 use openraft::{ChangeMembers, Precondition};
 
-use super::acquaintance::{AcquaintanceAnswer, ask_acquaintance};
+use super::acquaintance::ask_acquaintance;
 use super::stamp::Stamp;
 use super::type_config::{LogRaft, TypeConfig};
 use crate::ack::AckTracker;
+use crate::ids::EntryId;
 use crate::log_view::LogView;
 use crate::member::{GroupMembers, Member};
 use crate::standing::Standings;
@@ -99,7 +100,7 @@ impl Admission {
                 let contact = answer.contact;
                 records.insert(node.0, Member { incarnation: sender.incarnation, is_voter_wanted: true, contact });
             } else if member.incarnation == sender.incarnation {
-                if member.is_voter_wanted && !is_voter && is_filled(&answer, status.committed) {
+                if member.is_voter_wanted && !is_voter && is_filled(answer.durable, members.index, status.committed) {
                     tracing::info!(%node, "learner has caught up and becomes a voter");
                     return self.change(&members, ChangeMembers::AddVoterIds([node.0].into())).await;
                 }
@@ -173,8 +174,23 @@ pub(crate) async fn change_members(
     }
 }
 
-/// Whether what it has on disk reaches nearly to where the group is.
-fn is_filled(answer: &AcquaintanceAnswer, committed: Option<LogIndex>) -> bool {
-    let has = answer.durable.map_or(0, |last| last.index.0);
-    has + LAG_ENTRIES_MAX >= committed.map_or(0, |committed| committed.0)
+/// Whether what a learner has on disk reaches nearly to where the group is, and to the entry that took it in: without that one it
+/// does not know that it is a member, and would answer for nothing as a voter. In a young group an empty log is "nearly" there.
+fn is_filled(durable: Option<EntryId>, taken_in: Option<LogIndex>, committed: Option<LogIndex>) -> bool {
+    let has = durable.map(|last| last.index);
+    has >= taken_in && has.map_or(0, |has| has.0) + LAG_ENTRIES_MAX >= committed.map_or(0, |committed| committed.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_learner_is_not_filled_however_few_entries_there_are() {
+        let (taken_in, committed) = (Some(LogIndex(20)), Some(LogIndex(55)));
+        assert!(!is_filled(None, taken_in, committed));
+        assert!(!is_filled(Some(EntryId::new(2, 19)), taken_in, committed), "it does not know that it is a member");
+        assert!(is_filled(Some(EntryId::new(2, 20)), taken_in, committed));
+        assert!(!is_filled(Some(EntryId::new(2, 20)), taken_in, Some(LogIndex(20 + LAG_ENTRIES_MAX + 1))));
+    }
 }
