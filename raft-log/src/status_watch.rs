@@ -124,7 +124,10 @@ impl StatusWatch {
     pub(crate) async fn changed(&self, seen: &LogStatus) {
         let mut changes = self.changes.clone();
         while key(&self.source.now()) == key(seen) {
-            let _ = self.runtime.timeout(LOOK_AGAIN, changes.changed()).await;
+            if let Ok(Err(_)) = self.runtime.timeout(LOOK_AGAIN, changes.changed()).await {
+                // The core has ended and tells of nothing any more, without a pause.
+                self.runtime.sleep(LOOK_AGAIN).await;
+            }
         }
     }
 
