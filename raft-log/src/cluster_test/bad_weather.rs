@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::disk::{DirLock, Disk, DiskFile};
-use crate::testing::{Link, Weather};
+use crate::disk::{Disk, DiskFile};
+use crate::testing::{Link, Weather, WrapFile, WrappingDisk};
 use crate::{RestoreError, StateMachine, Term};
 
 pub(super) const FROZEN: Link = Link { delay: Duration::ZERO, is_frozen: true, breaks: false };
@@ -195,7 +195,7 @@ async fn a_peer_that_cannot_be_reached_is_named() {
     cluster.within("nobody but the dead one to be named", only_the_dead).await;
 }
 
-/// A disk of which one read fails, once.
+/// Segments of which one read fails, once.
 struct OneBadRead {
     is_armed: Arc<AtomicBool>,
 }
@@ -205,42 +205,12 @@ struct OneBadReadFile {
     is_armed: Arc<AtomicBool>,
 }
 
-impl OneBadRead {
+impl WrapFile for OneBadRead {
     fn wrap(&self, inner: Arc<dyn DiskFile>, path: &Path) -> Arc<dyn DiskFile> {
         if path.extension().is_none_or(|extension| extension != "seg" && extension != "prepared") {
             return inner;
         }
         Arc::new(OneBadReadFile { inner, is_armed: self.is_armed.clone() })
-    }
-}
-
-impl Disk for OneBadRead {
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        OsDisk.create_dir_all(path)
-    }
-    fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(OsDisk.create(path, len)?, path))
-    }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(OsDisk.open(path)?, path))
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        OsDisk.list(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        OsDisk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        OsDisk.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        OsDisk.sync_dir(dir)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
-        OsDisk.lock(path)
-    }
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        OsDisk.free_bytes(dir)
     }
 }
 
@@ -273,7 +243,7 @@ async fn an_entry_that_the_leader_cannot_read_is_missing_nowhere() {
             cluster.kill(node);
             let is_armed = Arc::new(AtomicBool::new(false));
             armed.insert(node, is_armed.clone());
-            cluster.start_node_in(node, &weather, 300, Arc::new(OneBadRead { is_armed })).await;
+            cluster.start_node_in(node, &weather, 300, Arc::new(WrappingDisk(OneBadRead { is_armed }))).await;
         }
         cluster.propose(payload(0)).await;
         let (leader, log) = cluster.leader().await;
@@ -290,7 +260,7 @@ async fn an_entry_that_the_leader_cannot_read_is_missing_nowhere() {
         }
         armed[&leader].store(true, Ordering::SeqCst);
         let is_armed = Arc::new(AtomicBool::new(false));
-        cluster.start_node_in(behind, &weather, 300, Arc::new(OneBadRead { is_armed })).await;
+        cluster.start_node_in(behind, &weather, 300, Arc::new(WrappingDisk(OneBadRead { is_armed }))).await;
         let why = cluster.within("the leader to stop", log.failed()).await;
         assert!(why.contains("cannot be read: injected"), "{why}");
         drop(log);

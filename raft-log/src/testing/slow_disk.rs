@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::OsDisk;
-use crate::disk::{DirLock, Disk, DiskFile};
+use super::wrapping_disk::{WrapFile, WrappingDisk};
+use crate::disk::DiskFile;
 
 /// The disk; clones are the same one.
+pub(crate) type SlowDisk = WrappingDisk<SlowSyncs>;
+
+/// How much longer syncs take.
 #[derive(Clone, Default)]
-pub(crate) struct SlowDisk {
+pub(crate) struct SlowSyncs {
     extra_ms: Arc<AtomicU64>,
 }
 
@@ -26,50 +29,13 @@ struct SlowFile {
 impl SlowDisk {
     /// Each sync of a file takes so much longer from now on.
     pub(crate) fn take_longer(&self, extra: Duration) {
-        self.extra_ms.store(u64::try_from(extra.as_millis()).unwrap(), Ordering::Relaxed);
-    }
-
-    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(SlowFile { file, extra_ms: self.extra_ms.clone() })
+        self.0.extra_ms.store(u64::try_from(extra.as_millis()).unwrap(), Ordering::Relaxed);
     }
 }
 
-impl Disk for SlowDisk {
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        OsDisk.create_dir_all(path)
-    }
-    fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(OsDisk.create(path, len)?))
-    }
-    fn reserve(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(OsDisk.reserve(path, len)?))
-    }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(OsDisk.open(path)?))
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        OsDisk.list(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        OsDisk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        OsDisk.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        OsDisk.sync_dir(dir)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
-        OsDisk.lock(path)
-    }
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        OsDisk.free_bytes(dir)
-    }
-    fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
-        OsDisk.total_bytes(dir)
-    }
-    fn boot_id(&self) -> io::Result<Option<String>> {
-        OsDisk.boot_id()
+impl WrapFile for SlowSyncs {
+    fn wrap(&self, file: Arc<dyn DiskFile>, _: &Path) -> Arc<dyn DiskFile> {
+        Arc::new(SlowFile { file, extra_ms: self.extra_ms.clone() })
     }
 }
 

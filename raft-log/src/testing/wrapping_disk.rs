@@ -1,0 +1,56 @@
+//! The machine's own disk with files that behave otherwise.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::OsDisk;
+use crate::disk::{DirLock, Disk, DiskFile};
+
+/// What becomes of a file that was opened at that path.
+pub(crate) trait WrapFile: Send + Sync + 'static {
+    fn wrap(&self, file: Arc<dyn DiskFile>, path: &Path) -> Arc<dyn DiskFile>;
+}
+
+/// Passes everything on to the machine's disk, and each file through `.0`.
+#[derive(Clone, Default)]
+pub(crate) struct WrappingDisk<W>(pub(crate) W);
+
+impl<W: WrapFile> Disk for WrappingDisk<W> {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        OsDisk.create_dir_all(path)
+    }
+    fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.0.wrap(OsDisk.create(path, len)?, path))
+    }
+    fn reserve(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.0.wrap(OsDisk.reserve(path, len)?, path))
+    }
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.0.wrap(OsDisk.open(path)?, path))
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        OsDisk.list(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        OsDisk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        OsDisk.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        OsDisk.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
+        OsDisk.lock(path)
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        OsDisk.free_bytes(dir)
+    }
+    fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
+        OsDisk.total_bytes(dir)
+    }
+    fn boot_id(&self) -> io::Result<Option<String>> {
+        OsDisk.boot_id()
+    }
+}
