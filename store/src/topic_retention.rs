@@ -9,7 +9,7 @@ use flotilla_message::{Hash128, TopicName};
 
 use crate::queue::Queue;
 use crate::state::{Changes, Refusal, State};
-use crate::trimming::QueueTrim;
+use crate::trimming::{QueueTrim, QueueTrims};
 use crate::{Outcome, Rejection, StoreError, StoreReader};
 
 /// Milliseconds by topic number; a topic that keeps messages as long as the log does has no row.
@@ -69,29 +69,21 @@ impl State {
             return Err(Rejection::TopicReplaced { uid }.into());
         }
         // Everything is read before anything is changed.
-        let mut trims = Vec::with_capacity(topic.queues.len());
-        for queue in &topic.queues {
-            trims.push(QueueTrim::of(queue, before_ms)?);
+        let mut trims = QueueTrims::new();
+        for (id, queue) in (0..).zip(&topic.queues) {
+            let trim = QueueTrim::of(queue, before_ms)?;
+            if trim.min > queue.min() {
+                trims.insert((uid, id), (name.clone(), trim));
+            }
         }
-        if topic.queues.iter().zip(&trims).all(|(queue, trim)| trim.min <= queue.min()) {
+        if trims.is_empty() {
             return Ok(Outcome::TopicTrimmed { slots: 0 });
-        }
-        let Some(topic) = self.topics.get_mut(name) else { return Err(Rejection::TopicNotFound.into()) };
-        let mut slots = 0;
-        for (queue, trim) in topic.queues.iter_mut().zip(&trims).filter(|(queue, trim)| trim.min > queue.min()) {
-            slots += trim.min - queue.min();
-            queue.trim_to(trim.min, trim.released.len() as u64);
-            trim.released.iter().for_each(|message| self.references.release(*message));
         }
         let mut met = Vec::new();
         for group in self.groups.values() {
             met.extend(self.progress.range((group.uid, uid, 0)..=(group.uid, uid, u32::MAX)).map(|(key, _)| *key));
         }
-        for key in met {
-            if let (Some(progress), Some(trim)) = (self.progress.get_mut(&key), trims.get(key.2 as usize)) {
-                self.expired += progress.trim_to(trim.min);
-            }
-        }
+        let slots = self.apply_trims(&trims, &met);
         changes.trimmed = slots > 0;
         Ok(Outcome::TopicTrimmed { slots })
     }

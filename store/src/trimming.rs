@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flotilla_message::MessageRef;
+use flotilla_message::{MessageRef, TopicName};
 
 use crate::entry_view::FramePlace;
 use crate::queue::Queue;
@@ -17,6 +17,9 @@ pub(crate) struct QueueTrim {
     pub first: Option<Slot>,
     pub released: Vec<MessageRef>,
 }
+
+/// By topic number and queue, with the topic's name; only queues that lose something.
+pub(crate) type QueueTrims = BTreeMap<(u64, u32), (TopicName, QueueTrim)>;
 
 impl QueueTrim {
     pub fn of(queue: &Queue, before_ms: u64) -> Result<QueueTrim, StoreError> {
@@ -34,7 +37,7 @@ impl State {
         if below <= self.trimmed_below {
             return Ok(Outcome::Trimmed { below: self.trimmed_below, slots: 0 });
         }
-        let mut trims = BTreeMap::new();
+        let mut trims = QueueTrims::new();
         let mut released: BTreeMap<MessageRef, u32> = BTreeMap::new();
         for (name, topic) in self.topics.iter() {
             for (id, queue) in topic.queues.iter().enumerate().filter(|(_, queue)| queue.min() < queue.max()) {
@@ -56,25 +59,32 @@ impl State {
             return Err(Rejection::TrimPassesReference { message, below }.into());
         }
 
+        let met = self.progress.keys().filter(|(_, topic_uid, queue)| trims.contains_key(&(*topic_uid, *queue)));
+        let met: Vec<_> = met.copied().collect();
+        let slots = self.apply_trims(&trims, &met);
+        self.trimmed_below = below;
+        self.trimmed_before_ms = self.trimmed_before_ms.max(before_ms);
+        changes.trimmed = true;
+        Ok(Outcome::Trimmed { below, slots })
+    }
+
+    /// Moves these queues, and what the groups of `met` have there, up to what stays; answers how many slots went.
+    pub(crate) fn apply_trims(&mut self, trims: &QueueTrims, met: &[(u64, u64, u32)]) -> u64 {
         let mut slots = 0;
-        for ((_, id), (name, trim)) in &trims {
+        for ((_, id), (name, trim)) in trims {
             let Some(queue) = self.topics.get_mut(name).and_then(|topic| topic.queues.get_mut(*id as usize)) else {
-                unreachable!("the queue was found above");
+                unreachable!("the queue was found when its trim was made");
             };
             slots += trim.min - queue.min();
             queue.trim_to(trim.min, trim.released.len() as u64);
             trim.released.iter().for_each(|message| self.references.release(*message));
         }
-        let met = self.progress.keys().filter(|(_, topic_uid, queue)| trims.contains_key(&(*topic_uid, *queue)));
-        for key in met.copied().collect::<Vec<_>>() {
-            if let (Some(progress), Some((_, trim))) = (self.progress.get_mut(&key), trims.get(&(key.1, key.2))) {
+        for key in met {
+            if let (Some(progress), Some((_, trim))) = (self.progress.get_mut(key), trims.get(&(key.1, key.2))) {
                 self.expired += progress.trim_to(trim.min);
             }
         }
-        self.trimmed_below = below;
-        self.trimmed_before_ms = self.trimmed_before_ms.max(before_ms);
-        changes.trimmed = true;
-        Ok(Outcome::Trimmed { below, slots })
+        slots
     }
 
     pub fn carry(&mut self, index: u64, messages: &[MessageRef], frames: &[FramePlace]) -> Outcome {
