@@ -79,6 +79,7 @@ fn config_of(id: u64, options: &Options) -> BrokerConfig {
         disk_free_bytes_min: 0,
         elect_on_peer_gone: options.elect_on_peer_gone,
         // Made by hand, with settings of their own.
+        auto_create_topics: false,
         auto_create_groups: false,
         // A transaction is asked for within a run.
         transaction_check_after_ms: 500,
@@ -302,7 +303,10 @@ impl PeerService for BrokerReplica {
         let (log, witness, id) = (self.node.log().clone(), self.witness.clone(), self.id);
         Box::pin(async move {
             let answer = log.serve_call(kind, body).await.map_err(|error| error.to_string());
-            witness.promised_term(id, log.status().term.0);
+            // An error promises nothing: the vote may be what could not be kept.
+            if answer.is_ok() {
+                witness.promised_term(id, log.status().term.0);
+            }
             answer
         })
     }

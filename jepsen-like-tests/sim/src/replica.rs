@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_checkers::{Delivery, Dump, QueueKey};
+use flotilla_checkers::{Ack, Delivery, Dump, QueueKey};
 use flotilla_proto::{Messaging, peer};
 use flotilla_raft_log::{
     Applied, Disk, Incarnation, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog, StateMachine, Term,
@@ -36,6 +36,20 @@ pub struct Placed {
     pub offset: u64,
     pub term: u64,
     pub leader: u64,
+}
+
+impl Placed {
+    /// As a history has it.
+    pub(crate) fn ack(&self) -> Ack {
+        Ack {
+            queue: self.queue.clone(),
+            offset: self.offset,
+            term: Some(self.term),
+            leader: Some(self.leader),
+            log_index: None,
+            early: false,
+        }
+    }
 }
 
 /// Why a send has no places.
@@ -275,7 +289,10 @@ impl<M: Model> PeerService for LogReplica<M> {
         let (log, witness, node) = (self.log.clone(), self.witness.clone(), self.node);
         Box::pin(async move {
             let answer = log.serve_call(kind, body).await.map_err(|error| error.to_string());
-            witness.promised_term(node, log.status().term.0);
+            // An error promises nothing: the vote may be what could not be kept.
+            if answer.is_ok() {
+                witness.promised_term(node, log.status().term.0);
+            }
             answer
         })
     }

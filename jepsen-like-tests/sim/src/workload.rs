@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flotilla_checkers::{Ack, Delivery, Event, EventKind, Operation, QueueKey, Recorder, Task};
+use flotilla_checkers::{Delivery, Event, EventKind, Operation, QueueKey, Recorder, Task};
 use flotilla_runtime::{BoxFuture, Either, Runtime, select};
 use tokio::sync::Notify;
 
@@ -169,14 +169,7 @@ impl Client {
     fn write_down(&self, batch: &Batch, kind: EventKind, placed: Option<&[Placed]>) {
         let now_ns = self.runtime.now().as_nanos();
         for (place, message_id) in batch.message_ids.iter().enumerate() {
-            let ack = placed.and_then(|placed| placed.get(place)).map(|placed| Ack {
-                queue: placed.queue.clone(),
-                offset: placed.offset,
-                term: Some(placed.term),
-                leader: Some(placed.leader),
-                log_index: None,
-                early: false,
-            });
+            let ack = placed.and_then(|placed| placed.get(place)).map(Placed::ack);
             let process = format!("client {}.{place}", self.number);
             self.journal.record(now_ns, process, kind, Operation::Send { message_id: message_id.clone(), ack });
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flotilla_checkers::{Ack, EventKind, Operation, Task};
+use flotilla_checkers::{EventKind, Operation, Task};
 use flotilla_proto::metadata::CLIENT_ID;
 use flotilla_proto::status::{Consequence, consequence};
 use flotilla_proto::{CallContext, Messaging, v2};
@@ -136,14 +136,7 @@ impl Caller {
     }
 
     pub(crate) fn record_send(&self, kind: EventKind, message_id: &str, placed: Option<&Placed>) {
-        let ack = placed.map(|placed| Ack {
-            queue: placed.queue.clone(),
-            offset: placed.offset,
-            term: Some(placed.term),
-            leader: Some(placed.leader),
-            log_index: None,
-            early: false,
-        });
+        let ack = placed.map(Placed::ack);
         self.record(kind, Operation::Send { message_id: message_id.to_owned(), ack });
     }
 }
