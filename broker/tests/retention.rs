@@ -140,9 +140,7 @@ async fn replicas_that_missed_more_than_is_kept_end_with_every_retained_message(
     assert!(consumed.len() > 100, "{} consumed", consumed.len());
     for is_emptied in [false, true] {
         if is_emptied {
-            cluster.kill(away);
-            let config = &cluster.configs[usize::try_from(away).expect("small") - 1];
-            std::fs::remove_dir_all(&config.data_dir).expect("its files");
+            cluster.kill_and_empty(away).await;
         }
         cluster.restart(away).await;
         fill(&leader, sent, 60).await;

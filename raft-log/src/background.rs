@@ -1,7 +1,7 @@
-//! Counts work that goes on behind the log's back, so that closing the log can wait for the last of it.
+//! Counts work that goes on behind the log's back, so that closing the log can wait for the last of it, and lets none begin
+//! after that: then the directory may be another process's.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
@@ -13,8 +13,14 @@ pub(crate) struct Background {
 
 #[derive(Default)]
 struct Inner {
-    running: AtomicUsize,
+    state: Mutex<State>,
     ended: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    running: usize,
+    is_over: bool,
 }
 
 /// One piece of work; over when dropped. To be moved into the work itself.
@@ -22,28 +28,63 @@ pub(crate) struct Working(Arc<Inner>);
 
 impl Drop for Working {
     fn drop(&mut self) {
-        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let mut state = self.0.state();
+        state.running -= 1;
+        if state.running == 0 {
+            drop(state);
             self.0.ended.notify_waiters();
         }
     }
 }
 
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("count's lock is never poisoned: no code panics while holding it")
+    }
+}
+
 impl Background {
-    pub(crate) fn begin(&self) -> Working {
-        self.inner.running.fetch_add(1, Ordering::AcqRel);
-        Working(self.inner.clone())
+    /// `None` once the last of it is over: nothing may be begun any more.
+    pub(crate) fn begin(&self) -> Option<Working> {
+        let mut state = self.inner.state();
+        if state.is_over {
+            return None;
+        }
+        state.running += 1;
+        Some(Working(self.inner.clone()))
     }
 
-    /// Resolves when nothing runs.
-    pub(crate) async fn idle(&self) {
+    /// Resolves when nothing runs. Nothing can begin from then on.
+    pub(crate) async fn end(&self) {
         loop {
             let ended = self.inner.ended.notified();
             let mut ended = std::pin::pin!(ended);
             ended.as_mut().enable();
-            if self.inner.running.load(Ordering::Acquire) == 0 {
-                return;
+            {
+                let mut state = self.inner.state();
+                if state.running == 0 {
+                    state.is_over = true;
+                    return;
+                }
             }
             ended.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_waits_for_what_runs_and_nothing_begins_behind_it() {
+        let background = Background::default();
+        let working = background.begin().expect("it has not ended");
+        let mut end = Box::pin(background.end());
+        assert!(futures::poll!(&mut end).is_pending());
+        assert!(background.begin().is_some(), "what is begun meanwhile is waited for, too");
+        drop(working);
+        end.await;
+        assert!(background.begin().is_none());
     }
 }

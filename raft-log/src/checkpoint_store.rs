@@ -154,6 +154,7 @@ impl CheckpointStore {
 
     /// Writes a checkpoint in the background. Failing is no harm: the next start has more to apply again.
     pub(crate) fn write_later(&self, checkpoint: PendingCheckpoint) {
+        let Some(working) = self.inner.log.shared.background.begin() else { return };
         let mut state = self.inner.state();
         state.waiting = Some(checkpoint);
         if state.is_writing {
@@ -161,7 +162,7 @@ impl CheckpointStore {
         }
         state.is_writing = true;
         drop(state);
-        let (inner, working) = (self.inner.clone(), self.inner.log.shared.background.begin());
+        let inner = self.inner.clone();
         let writer = self.inner.runtime.spawn("checkpoint-writer", async move {
             while let Some(checkpoint) = inner.next_waiting() {
                 let last = checkpoint.last();
@@ -250,7 +251,12 @@ impl CheckpointStore {
     /// Removes what is of no use any more after a purge.
     pub(crate) async fn drop_old(&self) {
         let inner = self.inner.clone();
-        self.inner.runtime.blocking(move || inner.drop_old()).await;
+        let dropping = move || {
+            inner.drop_old();
+            Ok(())
+        };
+        // Else it is closed, and the next start removes them.
+        let _ = self.inner.log.shared.write_blocking(dropping).await;
     }
 
     /// Puts the files that came with a checkpoint to their places; durable when this returns.

@@ -54,6 +54,7 @@ mod raft;
 mod recovery;
 mod recovery_report;
 mod repair;
+mod replica;
 mod replicated_log;
 mod restore;
 mod room;

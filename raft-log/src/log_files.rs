@@ -11,7 +11,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::flusher::{Durable, FlushDone, FlushTarget};
 use crate::ids::{EntryId, next_index};
 use crate::limits::PAYLOAD_BYTES_MAX;
-use crate::log_view::{LogView, Shared};
+use crate::log_view::{LogView, Shared, closed};
 use crate::room::{DiskSpace, Need, RECHECK};
 use crate::room_wait::{is_full, note_full};
 use crate::runway::{Filling, Runway};
@@ -428,7 +428,7 @@ impl LogFiles {
         let path: Arc<Path> = self.dir.join(PREPARED_FILE).into();
         self.shared.runtime.spawn("segment-prepare", async move {
             let preparing = move || {
-                let _working = working;
+                let _working = working.ok_or_else(closed)?;
                 let file = match made {
                     Some(file) => file,
                     None => reserve_segment_file(&*disk, &dir, len)?,
@@ -460,7 +460,7 @@ impl LogFiles {
     /// Writes the summary of a segment that was just sealed.
     fn summarize(&self, sealed: Option<Summary>) {
         let Some(summary) = sealed else { return };
-        let working = self.shared.background.begin();
+        let Some(working) = self.shared.background.begin() else { return };
         let (disk, dir, runtime) = (self.disk.clone(), self.dir.clone(), self.shared.runtime.clone());
         let writing = self.shared.runtime.spawn("segment-summary", async move {
             runtime
@@ -477,7 +477,7 @@ impl LogFiles {
         if gone.is_empty() {
             return;
         }
-        let working = self.shared.background.begin();
+        let Some(working) = self.shared.background.begin() else { return };
         let (disk, dir, shared) = (self.disk.clone(), self.dir.clone(), self.shared.clone());
         let removal = self.shared.runtime.spawn("segment-remove", async move {
             let (work, blocking) = (shared.clone(), shared.runtime.clone());
@@ -509,7 +509,7 @@ fn lock_marks(shared: &Shared) -> std::sync::MutexGuard<'_, crate::vote_and_mark
 
 /// Has zeroes written; the space is reserved, so whatever fails there is the disk.
 fn fill_in_background(shared: &Arc<Shared>, path: &Arc<Path>, filling: Filling) {
-    let working = shared.background.begin();
+    let Some(working) = shared.background.begin() else { return };
     let (shared, path) = (shared.clone(), path.clone());
     let task = shared.runtime.clone().spawn("segment-zero", async move {
         let _working = working;

@@ -55,6 +55,25 @@ impl Shared {
     pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, LogState> {
         self.state.write().expect(POISON)
     }
+
+    /// Runs `work`, which writes to the log's directory, where it may block. The directory is not let go before it is done,
+    /// whether anyone still waits for it or not; once it is let go, nothing is done any more.
+    pub(crate) async fn write_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let working = self.background.begin().ok_or_else(closed)?;
+        let counted = move || {
+            let _working = working;
+            work()
+        };
+        self.runtime.blocking(counted).await
+    }
+}
+
+/// Why nothing is written any more.
+pub(crate) fn closed() -> io::Error {
+    io::Error::other("the log is closed")
 }
 
 impl LogView {
@@ -259,7 +278,7 @@ impl LogView {
     pub(crate) async fn close(&self) {
         self.begin_close();
         self.shared.flusher.close().await;
-        self.shared.background.idle().await;
+        self.shared.background.end().await;
         if !self.vote_hold().recovers() && self.shared.failure.check().is_ok() {
             let shared = self.shared.clone();
             let marked = self.shared.runtime.blocking(move || shared.boot.lock().expect(POISON).close()).await;

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use flotilla_runtime::BoxFuture;
 use openraft::ChangeMembers;
 
+use crate::NodeId;
 use crate::member::{GroupMembers, Member};
 use crate::raft::{ask_acquaintance, change_members};
-use crate::{NodeId, ReplicatedLog};
+use crate::replica::Replica;
 
 /// A follower that was not heard for so long is taken for dead.
 const ALIVE_MAX: Duration = Duration::from_secs(3);
@@ -56,13 +58,13 @@ pub enum MemberError {
     NotMade(String),
 }
 
-impl<O: Send + 'static> ReplicatedLog<O> {
+impl Replica {
     fn leading_members(&self) -> Result<GroupMembers, MemberError> {
-        let status = self.status();
+        let status = self.status.now();
         if !status.can_write {
             return Err(MemberError::NotLeader { leader: status.leader.filter(|leader| *leader != status.node) });
         }
-        let members = self.members();
+        let members = self.view.standings().members();
         if members.is_joint || !members.is_committed { Err(MemberError::Busy) } else { Ok(members) }
     }
 
@@ -72,7 +74,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         changes: ChangeMembers<u64, Member>,
         timeout: Duration,
     ) -> Result<(), MemberError> {
-        let changing = change_members(&self.inner.raft, &self.inner.runtime, seen, changes, timeout);
+        let changing = change_members(&self.raft, &self.runtime, seen, changes, timeout);
         changing.await.map_err(MemberError::NotMade)
     }
 
@@ -81,64 +83,68 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         members.members.get(&node).ok_or_else(|| MemberError::Unknown(node, ids()))
     }
 
-    /// Takes a replica in that came with an empty directory and no voters in its settings: as a learner, which gets the log
-    /// and has no vote. Nothing to do if it is a member already.
-    pub async fn add_learner(&self, node: NodeId, timeout: Duration) -> Result<(), MemberError> {
-        let members = self.leading_members()?;
-        let known = members.members.get(&node).map(|member| member.incarnation);
-        let asked = ask_acquaintance(&self.inner.runtime, &*self.inner.transport, node).await;
-        let Some((answer, sender)) = asked else {
-            // Known and away: it will be filled once it is back.
-            return if known.is_some() { Ok(()) } else { Err(MemberError::Silent(node)) };
-        };
-        if known == Some(sender.incarnation) || (known.is_some() && members.voters.contains(&node)) {
-            return Ok(());
-        }
-        if !answer.is_newcomer {
-            return Err(MemberError::NotNew(node));
-        }
-        let member = Member { incarnation: sender.incarnation, is_voter_wanted: false, contact: answer.contact };
-        self.change(&members, ChangeMembers::SetNodes([(node.0, member)].into()), timeout).await
-    }
-
-    /// Makes a learner one that is meant to vote: it becomes a voter by itself once it has caught up. Nothing to do if it
-    /// is or votes already.
-    pub async fn promote(&self, node: NodeId, timeout: Duration) -> Result<(), MemberError> {
-        let members = self.leading_members()?;
-        let member = Self::member(&members, node)?;
-        if member.is_voter_wanted || members.voters.contains(&node) {
-            return Ok(());
-        }
-        let next = Member { is_voter_wanted: true, ..member.clone() };
-        self.change(&members, ChangeMembers::SetNodes([(node.0, next)].into()), timeout).await
-    }
-
-    /// Takes one step of removing a member; true once it is none. The leader itself hands over first.
-    pub async fn remove_member(&self, node: NodeId, timeout: Duration) -> Result<bool, MemberError> {
-        let members = self.leading_members()?;
-        let Some(member) = members.members.get(&node) else { return Ok(true) };
-        let is_voter = members.voters.contains(&node);
-        if is_voter {
-            self.check_majority(&members, node)?;
-        }
-        if node == self.inner.node {
-            return match self.transfer_leader(None, timeout).await {
-                Ok(_) => Err(MemberError::HandedOver),
-                Err(error) => Err(MemberError::NotMade(error.to_string())),
+    /// See [`crate::ReplicatedLog::add_learner`].
+    pub(crate) fn add_learner(&self, node: NodeId, timeout: Duration) -> BoxFuture<'_, Result<(), MemberError>> {
+        Box::pin(async move {
+            let members = self.leading_members()?;
+            let known = members.members.get(&node).map(|member| member.incarnation);
+            let asked = ask_acquaintance(&self.runtime, &*self.transport, node).await;
+            let Some((answer, sender)) = asked else {
+                // Known and away: it will be filled once it is back.
+                return if known.is_some() { Ok(()) } else { Err(MemberError::Silent(node)) };
             };
-        }
-        if member.is_voter_wanted {
-            // So that no leader makes a voter of it again.
-            let next = Member { is_voter_wanted: false, ..member.clone() };
-            self.change(&members, ChangeMembers::SetNodes([(node.0, next)].into()), timeout).await?;
-            return Ok(false);
-        }
-        if is_voter {
-            self.change(&members, ChangeMembers::RemoveVoters([node.0].into()), timeout).await?;
-            return Ok(false);
-        }
-        self.change(&members, ChangeMembers::RemoveNodes([node.0].into()), timeout).await?;
-        Ok(true)
+            if known == Some(sender.incarnation) || (known.is_some() && members.voters.contains(&node)) {
+                return Ok(());
+            }
+            if !answer.is_newcomer {
+                return Err(MemberError::NotNew(node));
+            }
+            let member = Member { incarnation: sender.incarnation, is_voter_wanted: false, contact: answer.contact };
+            self.change(&members, ChangeMembers::SetNodes([(node.0, member)].into()), timeout).await
+        })
+    }
+
+    /// See [`crate::ReplicatedLog::promote`].
+    pub(crate) fn promote(&self, node: NodeId, timeout: Duration) -> BoxFuture<'_, Result<(), MemberError>> {
+        Box::pin(async move {
+            let members = self.leading_members()?;
+            let member = Self::member(&members, node)?;
+            if member.is_voter_wanted || members.voters.contains(&node) {
+                return Ok(());
+            }
+            let next = Member { is_voter_wanted: true, ..member.clone() };
+            self.change(&members, ChangeMembers::SetNodes([(node.0, next)].into()), timeout).await
+        })
+    }
+
+    /// See [`crate::ReplicatedLog::remove_member`].
+    pub(crate) fn remove_member(&self, node: NodeId, timeout: Duration) -> BoxFuture<'_, Result<bool, MemberError>> {
+        Box::pin(async move {
+            let members = self.leading_members()?;
+            let Some(member) = members.members.get(&node) else { return Ok(true) };
+            let is_voter = members.voters.contains(&node);
+            if is_voter {
+                self.check_majority(&members, node)?;
+            }
+            if node == self.node {
+                return match self.transfer_leader(None, timeout).await {
+                    Ok(_) => Err(MemberError::HandedOver),
+                    Err(error) => Err(MemberError::NotMade(error.to_string())),
+                };
+            }
+            if member.is_voter_wanted {
+                // So that no leader makes a voter of it again.
+                let next = Member { is_voter_wanted: false, ..member.clone() };
+                self.change(&members, ChangeMembers::SetNodes([(node.0, next)].into()), timeout).await?;
+                return Ok(false);
+            }
+            if is_voter {
+                self.change(&members, ChangeMembers::RemoveVoters([node.0].into()), timeout).await?;
+                return Ok(false);
+            }
+            self.change(&members, ChangeMembers::RemoveNodes([node.0].into()), timeout).await?;
+            Ok(true)
+        })
     }
 
     /// Whether those that would be left are a majority of themselves, as far as they are heard.
@@ -147,9 +153,9 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         if left.is_empty() {
             return Err(MemberError::LastVoter(node));
         }
-        let contacts = self.inner.status.contacts();
+        let contacts = self.status.contacts();
         let is_alive = |voter: &NodeId| {
-            *voter == self.inner.node
+            *voter == self.node
                 || contacts
                     .peers
                     .iter()

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use flotilla_runtime::BoxFuture;
 use openraft_rt::watch::WatchReceiver;
 
+use crate::replica::Replica;
 use crate::{LogIndex, NodeId, PurgeError, ReplicatedLog};
 
 /// Whether a purge is done is looked at this often.
@@ -81,18 +83,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
 
     /// How much of the entries before `below` could go now; `None` if nothing.
     pub fn purgeable(&self, below: LogIndex) -> Option<Purgeable> {
-        let purged = self.inner.view.ends().0.map(|purged| purged.index);
-        let to = self.inner.checkpoints.kept().into_iter().rev().find(|index| *index < below)?;
-        if Some(to) <= purged {
-            return None;
-        }
-        let metrics = self.inner.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let replication = metrics.replication.iter().flatten();
-        let behind = replication.filter(|(node, matched)| {
-            NodeId(**node) != self.inner.node && matched.is_none_or(|matched| matched.index() < to.0)
-        });
-        Some(Purgeable { to, held_by: behind.map(|(node, _)| NodeId(*node)).collect() })
+        self.inner.purgeable(below)
     }
 
     /// Lets go of all entries up to `to`, the last one of a checkpoint that is kept, on this replica. From then on a
@@ -105,32 +96,54 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// serve that checkpoint ─▶ openraft takes it for its snapshot ─▶ purge mark, durable ─▶ files go
     /// ```
     pub async fn purge(&self, to: LogIndex, timeout: Duration) -> Result<(), PurgeError> {
-        let inner = &*self.inner;
-        if !inner.checkpoints.choose(to) {
-            return Err(PurgeError::NoCheckpoint(to));
+        self.inner.purge(to, timeout).await
+    }
+}
+
+impl Replica {
+    fn purgeable(&self, below: LogIndex) -> Option<Purgeable> {
+        let purged = self.view.ends().0.map(|purged| purged.index);
+        let to = self.checkpoints.kept().into_iter().rev().find(|index| *index < below)?;
+        if Some(to) <= purged {
+            return None;
         }
-        let held_by = self.purgeable(to.next()).map(|purgeable| purgeable.held_by).unwrap_or_default();
-        let stopped = |_| PurgeError::Stopped;
-        let steps = async {
-            let mut snapshots = inner.raft.watch_snapshot_progress();
-            if snapshots.get().is_none_or(|id| id.index() < to.0) {
-                inner.raft.trigger().snapshot().await.map_err(stopped)?;
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let replication = metrics.replication.iter().flatten();
+        let behind = replication.filter(|(node, matched)| {
+            NodeId(**node) != self.node && matched.is_none_or(|matched| matched.index() < to.0)
+        });
+        Some(Purgeable { to, held_by: behind.map(|(node, _)| NodeId(*node)).collect() })
+    }
+
+    fn purge(&self, to: LogIndex, timeout: Duration) -> BoxFuture<'_, Result<(), PurgeError>> {
+        Box::pin(async move {
+            if !self.checkpoints.choose(to) {
+                return Err(PurgeError::NoCheckpoint(to));
             }
-            while snapshots.get().is_none_or(|id| id.index() < to.0) {
-                snapshots.changed().await.map_err(|_| PurgeError::Stopped)?;
-            }
-            inner.raft.trigger().purge_log(to.0).await.map_err(stopped)?;
-            for node in held_by {
-                tracing::warn!(%node, %to, "replica is too far behind: it gets a snapshot");
-                inner.resets.reset(node);
-            }
-            while inner.view.ends().0.is_none_or(|purged| purged.index < to) {
-                inner.runtime.sleep(LOOK_PAUSE).await;
-            }
-            inner.checkpoints.drop_old().await;
-            tracing::info!(%to, "entries purged");
-            Ok(())
-        };
-        inner.runtime.timeout(timeout, steps).await.unwrap_or(Err(PurgeError::Timeout(to)))
+            let held_by = self.purgeable(to.next()).map(|purgeable| purgeable.held_by).unwrap_or_default();
+            let stopped = |_| PurgeError::Stopped;
+            let steps = async {
+                let mut snapshots = self.raft.watch_snapshot_progress();
+                if snapshots.get().is_none_or(|id| id.index() < to.0) {
+                    self.raft.trigger().snapshot().await.map_err(stopped)?;
+                }
+                while snapshots.get().is_none_or(|id| id.index() < to.0) {
+                    snapshots.changed().await.map_err(|_| PurgeError::Stopped)?;
+                }
+                self.raft.trigger().purge_log(to.0).await.map_err(stopped)?;
+                for node in held_by {
+                    tracing::warn!(%node, %to, "replica is too far behind: it gets a snapshot");
+                    self.resets.reset(node);
+                }
+                while self.view.ends().0.is_none_or(|purged| purged.index < to) {
+                    self.runtime.sleep(LOOK_PAUSE).await;
+                }
+                self.checkpoints.drop_old().await;
+                tracing::info!(%to, "entries purged");
+                Ok(())
+            };
+            self.runtime.timeout(timeout, steps).await.unwrap_or(Err(PurgeError::Timeout(to)))
+        })
     }
 }

@@ -5,44 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_runtime::{Either, Elapsed, Runtime, Task, select};
-use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
-use openraft::{Raft, ReadPolicy};
-use openraft_rt::watch::WatchReceiver;
+use flotilla_runtime::{Runtime, Task};
 use tokio::sync::mpsc;
 
-use crate::ack::{AckTicket, AckTracker, LagLimits, ReplicationStatus, TicketSlot};
-use crate::checkpoint_store::CheckpointStore;
+use crate::ack::{AckTicket, ReplicationStatus};
 use crate::disk::Disk;
-use crate::failure::Failure;
-use crate::identity::Origin;
-use crate::ids::next_index;
-use crate::log_files::{LogFiles, disk_space};
-use crate::log_view::LogView;
-use crate::lost_tail::{LostTailStatus, TailKeeper};
-use crate::raft::{
-    AcquaintanceAnswer, Admission, Fence, Founding, GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, Parcel,
-    PeerMessage, Proposal, Received, Recovery, ReplyTo, SnapshotAnswer, SnapshotInbox, SnapshotPiece, Stamp,
-    StreamResets, TypeConfig, core_config, counts, decode, encode, judge, serve_append, serve_heartbeat, to_entry_id,
-};
-use crate::recovery::open_log;
-use crate::recovery_report::{PhaseWatch, Seen};
-use crate::repair::{LeadGuard, Steward, close_off_found, serve_fetch};
-use crate::room::Need;
-use crate::scrub::Scrub;
+use crate::lost_tail::LostTailStatus;
+#[cfg(test)]
+use crate::raft::LogRaft;
+use crate::replica::Replica;
 use crate::segment::{Record, RecordKind};
 use crate::stats::stats;
-use crate::status_watch::StatusWatch;
-use crate::stopper::Stopper;
-use crate::vitals::{Rounds, Vitals, ask_vitals};
 use crate::{
-    Fitness, FlushMode, GroupMembers, Incarnation, Integrity, LogConfig, LogIndex, LogStats, LogStatus, NodeId,
-    OpenError, PeerCallKind, Probe, ProposalClass, ProposeError, ReadError, RecoveryReport, Role, ServeError,
-    SlowSyncs, Standing, StateMachine, SyncHistogram, Term, TransferError, Transport,
+    Fitness, GroupMembers, Incarnation, Integrity, LogConfig, LogIndex, LogStats, LogStatus, MemberError, NodeId,
+    OpenError, PeerCallKind, ProposalClass, ProposeError, ReadError, RecoveryReport, ServeError, SlowSyncs, Standing,
+    StateMachine, SyncHistogram, Term, TransferError, Transport,
 };
-
-/// While leadership is handed over, the target is looked at this often: whether it is still there.
-const TARGET_LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// A committed and applied proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,38 +48,8 @@ pub struct LogEntry {
 ///
 /// When the last handle is dropped the replica stops taking part and lets its directory go, in the background.
 pub struct ReplicatedLog<O: Send + 'static> {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Replica>,
     output: PhantomData<fn() -> O>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) node: NodeId,
-    contact: String,
-    payload_bytes_max: usize,
-    segment_bytes: u64,
-    pub(crate) dir: std::path::PathBuf,
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) runtime: Runtime,
-    pub(crate) raft: LogRaft,
-    pub(crate) view: LogView,
-    failure: Failure,
-    pub(crate) status: StatusWatch,
-    stopper: Stopper,
-    gone: GoneWatch,
-    inbox: SnapshotInbox,
-    pub(crate) checkpoints: CheckpointStore,
-    pub(crate) resets: StreamResets,
-    vitals: Arc<Vitals>,
-    guard: LeadGuard,
-    scrub: Scrub,
-    _steward: Steward,
-    _rounds: Task<()>,
-    acks: AckTracker,
-    keeper: TailKeeper,
-    _gone_task: Option<Task<()>>,
-    _ack_tasks: Vec<Task<()>>,
-    _founding: Option<Task<()>>,
 }
 
 impl<O: Send + 'static> Clone for ReplicatedLog<O> {
@@ -128,165 +76,8 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         transport: Arc<dyn Transport>,
         machine: M,
     ) -> Result<ReplicatedLog<O>, OpenError> {
-        let problems = config.problems();
-        if !problems.is_empty() {
-            return Err(OpenError::Config(problems));
-        }
-        let mut core_config = core_config(&config)?;
-        let failure = Failure::default();
-        let (files, checkpoints, machine, machine_gone, keeper, vitals, steward) = {
-            let (config, disk, runtime, failure) = (config.clone(), disk.clone(), runtime.clone(), failure.clone());
-            let (work, transport) = (runtime.clone(), transport.clone());
-            work.blocking(move || {
-                let files = open_log(&config, disk.clone(), &runtime, failure)?;
-                let view = files.view();
-                let keeper = TailKeeper::open(config.node, disk.clone(), config.dir.clone(), M::acknowledged_early);
-                let (checkpoints, newest) =
-                    CheckpointStore::open(disk.clone(), config.dir.clone(), runtime.clone(), view.clone())?;
-                let from = newest.as_ref().map_or(LogIndex(0), |checkpoint| checkpoint.last.index.next());
-                let begun = close_off_found(&*disk, &config.dir, &view, from);
-                begun.map_err(|source| OpenError::Io { path: config.dir.clone(), source })?;
-                let standings = view.standings().clone();
-                let transport: Arc<dyn Transport> = Arc::new(Fence::new(transport, standings));
-                // Before the core: what that applies again may have to be mended first.
-                let steward = Steward::start(config.node, config.voters, view.clone(), disk, transport, &runtime);
-                let vitals = Arc::new(Vitals::new(view.clone(), runtime));
-                let opened = Machine::open(machine, view, checkpoints.clone(), newest, vitals.clone())?;
-                let (machine, machine_gone) = opened;
-                Ok::<_, OpenError>((files, checkpoints, machine, machine_gone, keeper, vitals, steward))
-            })
-            .await?
-        };
-        let view = files.view();
-        let standings = view.standings().clone();
-        let transport: Arc<dyn Transport> = Arc::new(Fence::new(transport, standings.clone()));
-        let resets = StreamResets::default();
-        core_config.enable_elect = !view.vote_hold().recovers();
-        let limits =
-            LagLimits { time: Duration::from_millis(config.in_sync_lag_ms_max), bytes: config.in_sync_lag_bytes_max };
-        let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
-        acks.enter(view.vote().map_or(Term(0), |vote| vote.term));
-        let matched_is_durable = config.flush == FlushMode::Sync;
-        let network = NetworkFactory::new(
-            transport.clone(),
-            runtime.clone(),
-            acks.clone(),
-            matched_is_durable,
-            resets.clone(),
-            standings.clone(),
-        );
-        let store = LogStore::new(files, acks.clone(), keeper.clone());
-        let inbox = SnapshotInbox::new(disk.clone(), config.dir.clone(), runtime.clone());
-        let mut watch = PhaseWatch::start(&runtime);
-        let raft = Raft::new(config.node.0, Arc::new(core_config), network, store, machine).await;
-        let raft: LogRaft = match raft {
-            Ok(raft) => raft,
-            Err(fatal) => {
-                view.shared.damages.close();
-                view.close().await;
-                return Err(OpenError::Core(fatal.to_string()));
-            }
-        };
-        // Answered by the running core: what it tells of itself is there from then on.
-        raft.is_initialized().await.map_err(|fatal| OpenError::Core(fatal.to_string()))?;
-        standings.set_metrics(raft.metrics());
-        let voters = standings.members().voters;
-        if !voters.is_empty() {
-            acks.set_voters(voters);
-        }
-        raft.runtime_config().elect(!view.vote_hold().holds());
-        let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), acks.clone(), machine_gone);
-        let mut ack_tasks = vec![runtime.spawn("lag-watch", acks.clone().watch_lag())];
-        if !matched_is_durable {
-            ack_tasks.push(runtime.spawn("durable-watch", watch_durable(acks.clone(), view.clone())));
-        }
-        view.note_recovery(|report| {
-            // The core has applied again what is known to be committed.
-            let end = next_index(view.committed()).0;
-            let from = report.checkpoint.map_or(0, |checkpoint| checkpoint.0 + 1);
-            watch.over("reapply", Seen { entries: end.saturating_sub(from), ..Seen::default() }, report);
-        });
-        let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
-        steward.set_status(status.clone());
-        let recovery = Recovery {
-            node: config.node,
-            runtime: runtime.clone(),
-            view: view.clone(),
-            status: status.clone(),
-            transport: transport.clone(),
-        };
-        ack_tasks.extend(view.vote_hold().recover(recovery));
-        let guard =
-            LeadGuard::start(view.clone(), vitals.clone(), raft.clone(), status.clone(), transport.clone(), &runtime);
-        let rounds = Rounds {
-            node: config.node,
-            view: view.clone(),
-            vitals: vitals.clone(),
-            status: status.clone(),
-            transport: transport.clone(),
-            runtime: runtime.clone(),
-        };
-        let scrub = Scrub::start(&config, view.clone(), &runtime);
-        let stopping = stopper.is_stopping();
-        let (gone, gone_task) = GoneWatch::start(
-            &config,
-            &runtime,
-            raft.clone(),
-            status.clone(),
-            transport.clone(),
-            stopping,
-            guard.clone(),
-        );
-        let founding = Founding {
-            node: config.node,
-            voters: config.voters.clone(),
-            standings: standings.clone(),
-            raft: raft.clone(),
-            view: view.clone(),
-            transport: transport.clone(),
-            runtime: runtime.clone(),
-        };
-        let admission = Admission {
-            node: config.node,
-            contact: config.contact.clone(),
-            standings: standings.clone(),
-            raft: raft.clone(),
-            status: status.clone(),
-            view: view.clone(),
-            transport: transport.clone(),
-            acks: acks.clone(),
-            runtime: runtime.clone(),
-        };
-        ack_tasks.push(admission.start());
-        let inner = Inner {
-            node: config.node,
-            contact: config.contact.clone(),
-            payload_bytes_max: LogFiles::payload_bytes_max(config.segment_bytes),
-            segment_bytes: config.segment_bytes,
-            dir: config.dir.clone(),
-            disk,
-            transport,
-            runtime,
-            raft,
-            view,
-            failure,
-            status,
-            stopper,
-            gone,
-            inbox,
-            checkpoints,
-            resets,
-            vitals,
-            guard,
-            scrub,
-            _steward: steward,
-            _rounds: rounds.start(),
-            acks,
-            keeper,
-            _gone_task: gone_task,
-            _ack_tasks: ack_tasks,
-            _founding: founding.start().await?,
-        };
+        let machine = Box::new(machine);
+        let inner = Replica::open(config, runtime, disk, transport, machine, M::acknowledged_early).await?;
         Ok(ReplicatedLog { inner: Arc::new(inner), output: PhantomData })
     }
 
@@ -326,38 +117,9 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         term: Option<Term>,
         ticket: Option<AckTicket>,
     ) -> Result<Applied<O>, ProposeError> {
-        let inner = &*self.inner;
-        if inner.failure.is_set() || inner.stopper.has_begun() {
-            return Err(ProposeError::Stopped);
-        }
-        if payload.len() > inner.payload_bytes_max {
-            return Err(ProposeError::TooLarge {
-                bytes: payload.len() as u64,
-                bytes_max: inner.payload_bytes_max as u64,
-            });
-        }
-        let _claim = inner.claim_room(payload.len(), class)?;
-        let (reply_to, reply) = ReplyTo::pair();
-        let slot = ticket.map_or_else(TicketSlot::default, TicketSlot::of);
-        let mut write = inner.raft.write(Proposal::new(payload, slot)).responder(reply_to);
-        if let Some(term) = term {
-            write = write.with_leader(openraft::vote::leader_id_std::CommittedLeaderId::new(term.0));
-        }
-        if write.await.is_err() {
-            return Err(ProposeError::Stopped);
-        }
-        match reply.await {
-            Ok(Ok(response)) => {
-                let (index, term) = (response.log_id.index(), response.log_id.committed_leader_id().term);
-                let output =
-                    response.data.into_output::<O>().expect("a proposal is answered with the machine's output");
-                Ok(Applied { index: LogIndex(index), term: Term(term), output })
-            }
-            Ok(Err(ClientWriteError::ForwardToLeader(forward))) => Err(refused(&forward)),
-            Ok(Err(other)) => Err(ProposeError::Unknown(other.to_string())),
-            // The core went away with the proposal in its hands.
-            Err(_) => Err(ProposeError::Unknown("log stopped before the outcome was known".to_owned())),
-        }
+        let (index, term, reply) = self.inner.propose(class, payload, term, ticket).await?;
+        let output = reply.into_output::<O>().expect("a proposal is answered with the machine's output");
+        Ok(Applied { index, term, output })
     }
 
     /// The replica's view of itself now.
@@ -392,22 +154,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// Makes sure that this node still leads, by asking a quorum. When it returns, everything that anyone was told to be
     /// done before the call is applied here; the returned index says up to where.
     pub async fn confirm_leadership(&self, timeout: Duration) -> Result<LogIndex, ProposeError> {
-        let inner = &*self.inner;
-        let asking = async {
-            let linearizer = match inner.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
-                Ok(linearizer) => linearizer,
-                Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
-                    return Err(refused(&forward));
-                }
-                Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
-                    return Err(ProposeError::NoQuorum);
-                }
-                Err(RaftError::Fatal(_)) => return Err(ProposeError::Stopped),
-            };
-            let ready = linearizer.await_ready(&inner.raft).await.map_err(|_| ProposeError::Stopped)?;
-            Ok(LogIndex(ready.read_log_id().index()))
-        };
-        inner.runtime.timeout(timeout, asking).await.unwrap_or(Err(ProposeError::NoQuorum))
+        self.inner.confirm_leadership(timeout).await
     }
 
     /// As [`ReplicatedLog::read`], for callers that must not block: what is not in memory is read elsewhere.
@@ -512,158 +259,34 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// the target fails: then the others elect after their usual time-out. It stops waiting once the target refuses
     /// connections.
     pub async fn transfer_leader(&self, target: Option<NodeId>, timeout: Duration) -> Result<NodeId, TransferError> {
-        let inner = &*self.inner;
-        let status = inner.status.now();
-        if status.role != Role::Leader {
-            return Err(TransferError::NotLeader { leader: status.leader });
-        }
-        let target = match target {
-            Some(target) if target != inner.node && status.members.contains(&target) => {
-                // Asked first: a hand-over that the target refuses costs the group an election time-out.
-                match ask_vitals(&inner.runtime, &*inner.transport, target).await {
-                    Some(answer) if answer.fitness == Fitness::Unfit => return Err(TransferError::NotFit(target)),
-                    _ => target,
-                }
-            }
-            Some(target) => return Err(TransferError::NoSuchVoter(target)),
-            None => inner.fittest_follower().await.ok_or(TransferError::NoneCaughtUp)?,
-        };
-        tracing::info!(%target, "handing over leadership");
-        inner.raft.trigger().transfer_leader(target.0).await.map_err(|_| TransferError::Stopped)?;
-        let taken = async {
-            let mut seen = status;
-            loop {
-                inner.status.changed(&seen).await;
-                seen = inner.status.now();
-                if let Some(leader) = seen.leader
-                    && leader != inner.node
-                {
-                    return leader;
-                }
-            }
-        };
-        let refused = async {
-            loop {
-                inner.runtime.sleep(TARGET_LOOK_PAUSE).await;
-                if inner.transport.probe(target, TARGET_LOOK_PAUSE).await == Probe::Refused {
-                    return;
-                }
-            }
-        };
-        match inner.runtime.timeout(timeout, select(taken, refused)).await {
-            Ok(Either::Left(leader)) => Ok(leader),
-            // Whoever is left elects once this process is gone, too.
-            Ok(Either::Right(())) => Err(TransferError::TargetGone(target)),
-            Err(Elapsed) => Err(TransferError::Timeout),
-        }
+        self.inner.transfer_leader(target, timeout).await
     }
 
     /// Answers a peer's call.
     pub async fn serve_call(&self, kind: PeerCallKind, body: Bytes) -> Result<Bytes, ServeError> {
-        let malformed = |error: crate::raft::WireError| ServeError::Malformed(error.to_string());
-        let sender = Stamp::of(&body).map_err(malformed)?;
-        let message = decode(body).map_err(malformed)?;
-        let raft = &self.inner.raft;
-        let standings = self.inner.view.standings();
-        if counts(kind) && !standings.admits_request(&sender) {
-            let Stamp { node, incarnation, .. } = sender;
-            return Err(ServeError::Failed(format!("the group has given up directory {incarnation} of node {node}")));
-        }
-        let needs_vote = matches!(kind, PeerCallKind::Vote | PeerCallKind::PreVote | PeerCallKind::TransferLeader);
-        if needs_vote && self.inner.view.vote_hold().holds() {
-            // No answer is no vote.
-            return Err(ServeError::Failed(
-                "this replica does not vote now: entries or its directory were lost".to_owned(),
-            ));
-        }
-        let answer = match (kind, message) {
-            (PeerCallKind::VoteHold, PeerMessage::HoldQuestion) => {
-                let view = &self.inner.view;
-                PeerMessage::HoldAnswer(view.vote_hold().answer(raft, view, &self.inner.runtime).await)
-            }
-            (PeerCallKind::Heartbeat, PeerMessage::AppendRequest(request)) => {
-                self.inner.gone.heard_from(NodeId(request.vote.leader_id().voted_for));
-                let answer = serve_heartbeat(raft, &self.inner.view, request).await;
-                PeerMessage::AppendResponse(answer.map_err(|error| self.call_failed(error))?)
-            }
-            (PeerCallKind::Vote, PeerMessage::VoteRequest(request)) => {
-                PeerMessage::VoteResponse(raft.vote(request).await.map_err(|error| self.call_failed(error))?)
-            }
-            (PeerCallKind::PreVote, PeerMessage::VoteRequest(request)) => {
-                PeerMessage::VoteResponse(raft.pre_vote(request).await.map_err(|error| self.call_failed(error))?)
-            }
-            (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(_)) if !self.inner.guard.may_take_over() => {
-                return Err(ServeError::Failed("this replica is not fit to lead".to_owned()));
-            }
-            (PeerCallKind::TransferLeader, PeerMessage::TransferRequest(request)) => {
-                let answer = raft.handle_transfer_leader(request).await;
-                PeerMessage::TransferResponse(answer.map_err(|error| self.call_failed(error))?)
-            }
-            (PeerCallKind::Snapshot, PeerMessage::SnapshotPiece(piece)) => {
-                PeerMessage::SnapshotAnswer(self.receive_piece(piece).await?)
-            }
-            (PeerCallKind::LeaderGone, PeerMessage::GoneQuestion(question)) => {
-                PeerMessage::GoneAnswer(self.inner.gone.answer(question).await)
-            }
-            (PeerCallKind::Fetch, PeerMessage::FetchRequest(request)) => {
-                let (view, committed) = (self.inner.view.clone(), self.inner.status.now().committed);
-                let answer = self.inner.runtime.blocking(move || serve_fetch(&view, committed, request));
-                PeerMessage::FetchAnswer(answer.await)
-            }
-            (PeerCallKind::Acquaintance, PeerMessage::Acquaintance) => {
-                PeerMessage::AcquaintanceAnswer(self.make_acquaintance(sender).await?)
-            }
-            (PeerCallKind::Vitals, PeerMessage::VitalsRequest) => PeerMessage::VitalsAnswer(self.inner.vitals.answer()),
-            (kind, _) => return Err(ServeError::Malformed(format!("body does not belong to a call of kind {kind:?}"))),
-        };
-        Ok(standings.stamp().put_on(encode(answer)))
-    }
-
-    /// Tells one that asks in which life it is known here.
-    async fn make_acquaintance(&self, asker: Stamp) -> Result<AcquaintanceAnswer, ServeError> {
-        let inner = &*self.inner;
-        let view = inner.view.clone();
-        let judging = inner.runtime.blocking(move || judge(view.standings(), &view, &asker)).await;
-        let verdict = judging.map_err(|error| self.call_failed(inner.failure.report_io("identity", error)))?;
-        let durable = inner.view.durable_index().and_then(|index| inner.view.id_at(index));
-        let is_newcomer = inner.view.standings().origin() == Origin::Newcomer;
-        Ok(AcquaintanceAnswer { verdict, is_newcomer, durable, contact: inner.contact.clone() })
-    }
-
-    /// Takes in a piece of a snapshot; the last one installs it.
-    async fn receive_piece(&self, piece: SnapshotPiece) -> Result<SnapshotAnswer, ServeError> {
-        let inner = &*self.inner;
-        let SnapshotPiece { vote, meta, id, offset, bytes } = piece;
-        let Some(last) = meta.last_log_id.as_ref().map(to_entry_id) else {
-            return Err(ServeError::Malformed("snapshot of nothing".to_owned()));
-        };
-        let held = inner.raft.metrics().borrow_watched().vote;
-        if held > vote {
-            return Ok(SnapshotAnswer { vote: held, is_done: false, next: 0 });
-        }
-        let received = inner.inbox.receive(last, id, offset, bytes).await.map_err(|error| self.call_failed(error))?;
-        let parcel = match received {
-            Received::Next(next) => return Ok(SnapshotAnswer { vote, is_done: false, next }),
-            Received::Whole(parcel) => parcel,
-        };
-        let snapshot = openraft::alias::SnapshotOf::<TypeConfig, Parcel> { meta, snapshot: parcel };
-        let response = inner.raft.install_full_snapshot(vote, snapshot).await;
-        let vote = response.map_err(|error| self.call_failed(error))?.vote;
-        inner.inbox.clear().await;
-        Ok(SnapshotAnswer { vote, is_done: true, next: id.bytes })
-    }
-
-    fn call_failed(&self, error: impl std::fmt::Display) -> ServeError {
-        if self.inner.failure.is_set() || self.inner.stopper.has_begun() {
-            return ServeError::Stopped;
-        }
-        ServeError::Failed(error.to_string())
+        self.inner.serve_call(kind, body).await
     }
 
     /// Serves a peer's append stream until either side closes it. Dropping the task closes it too.
     pub fn serve_append(&self, requests: mpsc::Receiver<Bytes>, responses: mpsc::Sender<Bytes>) -> Task<()> {
-        let inner = &*self.inner;
-        serve_append(&inner.runtime, inner.raft.clone(), inner.view.clone(), inner.gone.clone(), requests, responses)
+        self.inner.serve_append(requests, responses)
+    }
+
+    /// Takes a replica in that came with an empty directory and no voters in its settings: as a learner, which gets the log
+    /// and has no vote. Nothing to do if it is a member already.
+    pub async fn add_learner(&self, node: NodeId, timeout: Duration) -> Result<(), MemberError> {
+        self.inner.add_learner(node, timeout).await
+    }
+
+    /// Makes a learner one that is meant to vote: it becomes a voter by itself once it has caught up. Nothing to do if it
+    /// is or votes already.
+    pub async fn promote(&self, node: NodeId, timeout: Duration) -> Result<(), MemberError> {
+        self.inner.promote(node, timeout).await
+    }
+
+    /// Takes one step of removing a member; true once it is none. The leader itself hands over first.
+    pub async fn remove_member(&self, node: NodeId, timeout: Duration) -> Result<bool, MemberError> {
+        self.inner.remove_member(node, timeout).await
     }
 
     /// Resolves when the node must stop, with the reason: a failed write or sync, corruption, or a dead core.
@@ -701,82 +324,4 @@ impl<O: Send + 'static> ReplicatedLog<O> {
 fn proposal_of(records: Vec<Record>) -> Option<LogEntry> {
     let proposal = records.into_iter().find(|record| record.kind == RecordKind::Normal)?;
     Some(LogEntry { index: proposal.id.index, term: proposal.id.term, payload: proposal.payload })
-}
-
-/// Where appends count before they are on disk: tells the tracker when they are.
-async fn watch_durable(acks: AckTracker, view: LogView) {
-    while acks.appended_more().await {
-        let (_, last) = view.ends();
-        let Some(last) = last else { continue };
-        // Step by step: under load the end moves on faster than any sync.
-        while view.durable_index() < Some(last.index) {
-            let next = view.durable_index().map_or(LogIndex(0), LogIndex::next);
-            if view.wait_durable(next).await.is_err() {
-                return;
-            }
-            acks.synced_self(view.durable_index());
-            if view.ends().1 < Some(last) {
-                break;
-            }
-        }
-        acks.synced_self(view.durable_index());
-    }
-}
-
-/// A refusal that is sure: nothing was appended.
-fn refused(forward: &ForwardToLeader<TypeConfig>) -> ProposeError {
-    match forward.reason {
-        ForwardReason::LeaseExpired => ProposeError::NoQuorum,
-        ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
-            ProposeError::NotLeader { leader: forward.leader_id.map(NodeId) }
-        }
-    }
-}
-
-impl Inner {
-    /// The follower with the longest log of those that say they are fit to lead. Else one that can lead all the same, else
-    /// one that does not answer that question (an older version, perhaps).
-    async fn fittest_follower(&self) -> Option<NodeId> {
-        let (mut reluctant, mut silent) = (None, None);
-        for follower in self.status.followers_by_log() {
-            match ask_vitals(&self.runtime, &*self.transport, follower).await.map(|answer| answer.fitness) {
-                Some(Fitness::Fit) => return Some(follower),
-                Some(Fitness::Reluctant) => reluctant = reluctant.or(Some(follower)),
-                Some(Fitness::Unfit) => {}
-                None => silent = silent.or(Some(follower)),
-            }
-        }
-        reluctant.or(silent)
-    }
-
-    async fn fit_follower(&self, lag_entries_max: u64, silence_max: Duration) -> Option<NodeId> {
-        let (last, contacts) = (self.status.now().last, self.status.contacts());
-        let enough = last.map_or(0, |last| last.0).saturating_sub(lag_entries_max);
-        let is_near = |follower: &NodeId| {
-            contacts.peers.iter().any(|peer| {
-                peer.node == *follower
-                    && peer.silent_for.is_some_and(|silence| silence <= silence_max)
-                    && peer.matched.is_some_and(|matched| matched.0 >= enough)
-            })
-        };
-        for follower in self.status.followers_by_log().into_iter().filter(is_near) {
-            let answer = ask_vitals(&self.runtime, &*self.transport, follower).await;
-            if answer.is_some_and(|answer| answer.fitness == Fitness::Fit) {
-                return Some(follower);
-            }
-        }
-        None
-    }
-
-    /// Room for a proposal. A blocked log looks at the disk again now and then.
-    fn claim_room(&self, payload_bytes: usize, class: ProposalClass) -> Result<crate::room::Claim<'_>, ProposeError> {
-        let room = &self.view.shared.room;
-        let now = self.runtime.now();
-        if room.recheck_due(now)
-            && room.admits_file(self.segment_bytes, disk_space(&*self.disk, &self.dir), Need::Data).is_ok()
-        {
-            room.set_blocked(None, now);
-        }
-        room.claim(payload_bytes, class).map_err(ProposeError::Full)
-    }
 }

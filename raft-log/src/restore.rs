@@ -5,12 +5,12 @@ use crate::checkpoint_file::Checkpoint;
 use crate::checkpoint_store::CheckpointStore;
 use crate::log_view::LogView;
 use crate::recovery_report::SkippedCheckpoint;
-use crate::{LogIndex, OpenError, StateMachine};
+use crate::{LogIndex, OpenError, RestoreError};
 
-/// Restores `machine` from `newest` or, if it refuses that one, from an older one. Returns the one that it took; `None`
-/// means that the machine is empty and the log is applied from its first entry on. Blocks.
-pub(crate) fn restore_newest<M: StateMachine>(
-    machine: &mut M,
+/// Hands `newest` to `restore` or, if that refuses it, an older one. Returns the one that it took; `None` means that the machine
+/// is empty and the log is applied from its first entry on. Blocks.
+pub(crate) fn restore_newest(
+    restore: &mut dyn FnMut(&[u8], LogIndex) -> Result<(), RestoreError>,
     log: &LogView,
     checkpoints: &CheckpointStore,
     newest: Option<Checkpoint>,
@@ -21,8 +21,8 @@ pub(crate) fn restore_newest<M: StateMachine>(
     let mut candidate = newest.filter(reaches_back);
     while let Some(checkpoint) = candidate {
         let last = checkpoint.last;
-        let taken = check(&checkpoint)
-            .and_then(|()| machine.restore(&checkpoint.state, last.index).map_err(|error| error.to_string()));
+        let taken =
+            check(&checkpoint).and_then(|()| restore(&checkpoint.state, last.index).map_err(|error| error.to_string()));
         match taken {
             Ok(()) => {
                 log.note_recovery(|report| report.checkpoint = Some(last.index));

@@ -29,7 +29,7 @@ pub(crate) async fn when_there_is_room<T: Send + 'static>(
 ) -> io::Result<T> {
     loop {
         let trying = work.clone();
-        let error = match shared.runtime.blocking(trying).await {
+        let error = match shared.write_blocking(trying).await {
             Err(error) if is_full(&error) && !shared.room.is_closing() => error,
             done => return done,
         };

@@ -154,6 +154,19 @@ impl Cluster {
         drop(self.brokers[usize::try_from(node).expect("small") - 1].take().expect("it runs"));
     }
 
+    /// Kills a replica and empties its data directory, once it has let go of it.
+    pub async fn kill_and_empty(&mut self, node: u64) {
+        self.kill(node);
+        let dir = self.configs[usize::try_from(node).expect("small") - 1].data_dir.clone();
+        let released = async {
+            while OsDisk.lock(&dir.join("lock")).is_err() {
+                self.runtime.sleep(Duration::from_millis(20)).await;
+            }
+        };
+        self.runtime.timeout(Duration::from_secs(10), released).await.expect("its directory is let go");
+        std::fs::remove_dir_all(&dir).expect("nothing is written to it any more");
+    }
+
     /// Stops a replica as SIGTERM does.
     pub async fn stop(&mut self, node: u64) {
         let broker = self.brokers[usize::try_from(node).expect("small") - 1].take().expect("it runs");

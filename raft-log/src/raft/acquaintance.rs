@@ -171,8 +171,9 @@ impl Founding {
             }
             Ok::<_, std::io::Error>(known)
         };
-        match self.runtime.blocking(promising).await {
+        match self.view.shared.write_blocking(promising).await {
             Ok(known) => known >= needed,
+            Err(_) if self.view.shared.room.is_closing() => false,
             Err(error) => {
                 self.view.failure().report_io("identity", error);
                 false
@@ -215,7 +216,9 @@ impl Founding {
 
     async fn settle(&self, origin: Origin) {
         let standings = self.standings.clone();
-        if let Err(error) = self.runtime.blocking(move || standings.set_origin(origin)).await {
+        if let Err(error) = self.view.shared.write_blocking(move || standings.set_origin(origin)).await
+            && !self.view.shared.room.is_closing()
+        {
             self.view.failure().report_io("identity", error);
         }
         self.view.shared.damages.wake();

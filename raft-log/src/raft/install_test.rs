@@ -69,11 +69,11 @@ impl Replica {
             CheckpointStore::open(shared.clone(), config.dir.clone(), handle.clone(), view.clone())?;
         let ledger = Ledger::with_sides(shared.clone(), PathBuf::from("/log/sides"));
         let vitals = Arc::new(Vitals::new(view.clone(), handle.clone()));
-        let (machine, _) = Machine::open(ledger.clone(), view, checkpoints, newest, vitals)?;
+        let (machine, _) = Machine::open(Box::new(ledger.clone()), view.clone(), checkpoints, newest, vitals)?;
         let limits = LagLimits { time: Duration::from_secs(1), bytes: 1 << 30 };
         let acks = AckTracker::new(handle.clone(), config.node, config.voters.clone(), limits);
         let keeper = TailKeeper::open(config.node, shared.clone(), config.dir.clone(), |_| 0);
-        let inbox = SnapshotInbox::new(shared, config.dir, handle);
+        let inbox = SnapshotInbox::new(shared, config.dir, view);
         Ok(Replica { runtime, log: LogStore::new(files, acks, keeper), machine, ledger, inbox })
     }
 

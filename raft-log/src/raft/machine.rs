@@ -31,7 +31,7 @@ use crate::{LaterCheckpoint, LogIndex, OpenError, RestoreError, SideFile, SideFi
 type Members = StoredMembershipOf<TypeConfig>;
 
 /// A [`StateMachine`] with its output's type put away, so that openraft's types need not carry it.
-trait ErasedMachine: Send {
+pub(crate) trait ErasedMachine: Send {
     fn apply(&mut self, index: LogIndex, term: Term, payload: Bytes) -> Box<dyn Any + Send>;
     fn segment_started(&mut self, first: LogIndex) -> io::Result<()>;
     fn checkpoint_later(&self) -> LaterCheckpoint;
@@ -135,8 +135,8 @@ pub(crate) struct Machine {
 impl Machine {
     /// Restores `machine` from the newest checkpoint that it takes, if there is one. What comes after it is applied again by openraft.
     /// The receiver resolves when the machine is dropped.
-    pub(crate) fn open<M: StateMachine>(
-        mut machine: M,
+    pub(crate) fn open(
+        mut machine: Box<dyn ErasedMachine>,
         log: LogView,
         checkpoints: CheckpointStore,
         newest: Option<Checkpoint>,
@@ -144,7 +144,8 @@ impl Machine {
     ) -> Result<(Machine, oneshot::Receiver<()>), OpenError> {
         let mut members = Members::default();
         let check = |checkpoint: &Checkpoint| members_of(checkpoint).map(drop).map_err(|error| error.to_string());
-        let newest = restore_newest(&mut machine, &log, &checkpoints, newest, check)?;
+        let mut restore = |state: &[u8], applied: LogIndex| machine.restore(state, applied);
+        let newest = restore_newest(&mut restore, &log, &checkpoints, newest, check)?;
         if let Some(checkpoint) = &newest {
             members = members_of(checkpoint).map_err(|error| OpenError::Core(error.to_string()))?;
         }
@@ -152,7 +153,7 @@ impl Machine {
         let restored = newest
             .filter(|checkpoint| matches!(checkpoint.origin, Origin::Boundary | Origin::Installed))
             .map(|checkpoint| checkpoint.last);
-        let machine: Mutex<Box<dyn ErasedMachine>> = Mutex::new(Box::new(machine));
+        let machine = Mutex::new(machine);
         let (_alive, gone) = oneshot::channel();
         let pace = Pace::new(checkpoints.now());
         Ok((Machine { machine, log, checkpoints, vitals, applied, members, restored, pace, _alive }, gone))

@@ -39,7 +39,7 @@ pub(crate) use fence::{Fence, counts};
 pub(crate) use gone_watch::GoneWatch;
 pub(crate) use heartbeat::serve_heartbeat;
 pub(crate) use log_store::LogStore;
-pub(crate) use machine::Machine;
+pub(crate) use machine::{ErasedMachine, Machine};
 #[cfg(test)]
 pub(crate) use membership::{Members, encode_membership};
 pub(crate) use membership::{decode_membership, member_of};
@@ -55,7 +55,7 @@ pub(crate) use stamp::Stamp;
 pub(crate) use stream_resets::StreamResets;
 #[cfg(test)]
 pub(crate) use type_config::{Entry, LogId, Vote};
-pub(crate) use type_config::{LogRaft, Proposal, TypeConfig, to_entry_id};
+pub(crate) use type_config::{LogRaft, Proposal, Reply, TypeConfig, to_entry_id};
 #[cfg(test)]
 pub(crate) use vote_hold::HoldAnswer;
 pub(crate) use vote_hold::{Recovery, VoteHold};

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use flotilla_runtime::Runtime;
 
 use super::parcel::{Parcel, ParcelId};
 use crate::disk::{Disk, DiskFile};
 use crate::ids::EntryId;
+use crate::log_view::LogView;
 
 /// The file that pieces are written to. One that is found at start is of no use.
 pub(crate) const INCOMING_FILE: &str = "incoming.snapshot";
@@ -23,7 +23,7 @@ pub(crate) struct SnapshotInbox {
 struct Inner {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
-    runtime: Runtime,
+    view: LogView,
     incoming: Mutex<Slot>,
 }
 
@@ -49,8 +49,8 @@ pub(crate) enum Received {
 }
 
 impl SnapshotInbox {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, runtime: Runtime) -> SnapshotInbox {
-        SnapshotInbox { inner: Arc::new(Inner { disk, dir, runtime, incoming: Mutex::new(Slot::Free(None)) }) }
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, view: LogView) -> SnapshotInbox {
+        SnapshotInbox { inner: Arc::new(Inner { disk, dir, view, incoming: Mutex::new(Slot::Free(None)) }) }
     }
 
     /// Takes in a piece. One that does not follow what is here changes nothing; the answer says where to go on. An empty
@@ -61,7 +61,7 @@ impl SnapshotInbox {
             Slot::Busy => return Err(io::Error::new(io::ErrorKind::WouldBlock, "another piece is being written")),
         };
         let inner = self.inner.clone();
-        let work = self.inner.runtime.blocking(move || inner.write(known, last, id, offset, &bytes));
+        let work = self.inner.view.shared.write_blocking(move || inner.write(known, last, id, offset, &bytes));
         match work.await {
             Ok((incoming, None)) => {
                 let next = incoming.received;
@@ -83,7 +83,7 @@ impl SnapshotInbox {
     pub(crate) async fn clear(&self) {
         *self.inner.slot() = Slot::Free(None);
         let inner = self.inner.clone();
-        let removed = self.inner.runtime.blocking(move || inner.disk.remove(&inner.dir.join(INCOMING_FILE)));
+        let removed = self.inner.view.shared.write_blocking(move || inner.disk.remove(&inner.dir.join(INCOMING_FILE)));
         if let Err(error) = removed.await {
             tracing::warn!(%error, "file of an arrived snapshot could not be removed");
         }

@@ -49,7 +49,7 @@ impl StoreBuilder<TypeConfig, LogStore, Machine, TempDir> for Builder {
         let (checkpoints, newest) =
             CheckpointStore::open(disk.clone(), config.dir.clone(), runtime.clone(), view.clone()).unwrap();
         let vitals = Arc::new(Vitals::new(view.clone(), Runtime::tokio()));
-        let (machine, _) = Machine::open(Nothing, view, checkpoints, newest, vitals).unwrap();
+        let (machine, _) = Machine::open(Box::new(Nothing), view, checkpoints, newest, vitals).unwrap();
         let limits = LagLimits { time: Duration::from_secs(1), bytes: 1 << 30 };
         let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
         let keeper = TailKeeper::open(config.node, disk.clone(), config.dir.clone(), |_| 0);

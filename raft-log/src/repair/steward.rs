@@ -118,7 +118,7 @@ impl Inner {
         let Some(examination) = self.examination(sequence, Some(&suspect)) else {
             return damages.acquit(sequence);
         };
-        let working = self.view.shared.background.begin();
+        let Some(working) = self.view.shared.background.begin() else { return };
         let examined = self.runtime.blocking(move || {
             let _working = working;
             examination.run()
@@ -154,7 +154,7 @@ impl Inner {
             );
         }
         let (disk, marked, lines) = (self.disk.clone(), path.clone(), ranges.clone());
-        let written = self.runtime.blocking(move || write_marker(&*disk, &marked, &lines)).await;
+        let written = self.view.shared.write_blocking(move || write_marker(&*disk, &marked, &lines)).await;
         if let Err(error) = written {
             // The damage is known in memory, and every start and read finds it again.
             tracing::warn!(file = %path.display(), %error, "damage: marker could not be written");
@@ -218,7 +218,7 @@ impl Inner {
             self.operate(patient).await?;
         } else {
             let (disk, path) = (self.disk.clone(), patient.path);
-            let removed = self.runtime.blocking(move || remove_marker(&*disk, &path)).await;
+            let removed = self.view.shared.write_blocking(move || remove_marker(&*disk, &path)).await;
             removed.map_err(|error| error.to_string())?;
             damages.lift(sequence, false);
         }
@@ -280,7 +280,7 @@ impl Inner {
             return Err(format!("no room for the new file: {reason}"));
         }
         shared.room.file_added(len);
-        let working = shared.background.begin();
+        let Some(working) = shared.background.begin() else { return Err("log is closed".to_owned()) };
         let (disk, sequence, path) = (self.disk.clone(), patient.header.sequence, patient.path.clone());
         let done = {
             let shared = shared.clone();

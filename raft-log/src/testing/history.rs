@@ -106,7 +106,8 @@ pub(crate) fn open_with(
     let (config, disk, runtime) = (small_config(), Arc::new(disk.clone()), runtime.handle());
     let files = open_log(&config, disk.clone(), &runtime, Failure::default())?;
     let (checkpoints, newest) = CheckpointStore::open(disk, config.dir, runtime, files.view())?;
-    restore_newest(machine, &files.view(), &checkpoints, newest, |_| Ok(()))?;
+    let mut restore = |state: &[u8], applied: LogIndex| machine.restore(state, applied);
+    restore_newest(&mut restore, &files.view(), &checkpoints, newest, |_| Ok(()))?;
     Ok((files, checkpoints))
 }
 

@@ -1,0 +1,87 @@
+//! Proposals, and the certainty of leading.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use flotilla_runtime::BoxFuture;
+use openraft::ReadPolicy;
+use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
+
+use super::Replica;
+use crate::ack::{AckTicket, TicketSlot};
+use crate::raft::{Proposal, Reply, ReplyTo, TypeConfig, to_entry_id};
+use crate::{LogIndex, NodeId, ProposalClass, ProposeError, Term};
+
+impl Replica {
+    /// See [`crate::ReplicatedLog::propose_with`]. Returns where the entry stands and what the state machine answered.
+    pub(crate) fn propose(
+        &self,
+        class: ProposalClass,
+        payload: Bytes,
+        term: Option<Term>,
+        ticket: Option<AckTicket>,
+    ) -> BoxFuture<'_, Result<(LogIndex, Term, Reply), ProposeError>> {
+        Box::pin(async move {
+            if self.failure.is_set() || self.stopper.has_begun() {
+                return Err(ProposeError::Stopped);
+            }
+            if payload.len() > self.payload_bytes_max {
+                return Err(ProposeError::TooLarge {
+                    bytes: payload.len() as u64,
+                    bytes_max: self.payload_bytes_max as u64,
+                });
+            }
+            let _claim = self.claim_room(payload.len(), class)?;
+            let (reply_to, reply) = ReplyTo::pair();
+            let slot = ticket.map_or_else(TicketSlot::default, TicketSlot::of);
+            let mut write = self.raft.write(Proposal::new(payload, slot)).responder(reply_to);
+            if let Some(term) = term {
+                write = write.with_leader(openraft::vote::leader_id_std::CommittedLeaderId::new(term.0));
+            }
+            if write.await.is_err() {
+                return Err(ProposeError::Stopped);
+            }
+            match reply.await {
+                Ok(Ok(response)) => {
+                    let at = to_entry_id(&response.log_id);
+                    Ok((at.index, at.term, response.data))
+                }
+                Ok(Err(ClientWriteError::ForwardToLeader(forward))) => Err(refused(&forward)),
+                Ok(Err(other)) => Err(ProposeError::Unknown(other.to_string())),
+                // The core went away with the proposal in its hands.
+                Err(_) => Err(ProposeError::Unknown("log stopped before the outcome was known".to_owned())),
+            }
+        })
+    }
+
+    /// See [`crate::ReplicatedLog::confirm_leadership`].
+    pub(crate) fn confirm_leadership(&self, timeout: Duration) -> BoxFuture<'_, Result<LogIndex, ProposeError>> {
+        Box::pin(async move {
+            let asking = async {
+                let linearizer = match self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
+                    Ok(linearizer) => linearizer,
+                    Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                        return Err(refused(&forward));
+                    }
+                    Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
+                        return Err(ProposeError::NoQuorum);
+                    }
+                    Err(RaftError::Fatal(_)) => return Err(ProposeError::Stopped),
+                };
+                let ready = linearizer.await_ready(&self.raft).await.map_err(|_| ProposeError::Stopped)?;
+                Ok(LogIndex(ready.read_log_id().index()))
+            };
+            self.runtime.timeout(timeout, asking).await.unwrap_or(Err(ProposeError::NoQuorum))
+        })
+    }
+}
+
+/// A refusal that is sure: nothing was appended.
+fn refused(forward: &ForwardToLeader<TypeConfig>) -> ProposeError {
+    match forward.reason {
+        ForwardReason::LeaseExpired => ProposeError::NoQuorum,
+        ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
+            ProposeError::NotLeader { leader: forward.leader_id.map(NodeId) }
+        }
+    }
+}
