@@ -180,11 +180,23 @@ impl FaultKind {
     }
 
     /// Whether this may strike while that one holds: never two on disks or processes at a time, for a majority must
-    /// keep what it has, and a replica that ends because of its disk must be known to do so.
+    /// keep what it has, and a replica that ends because of its disk must be known to do so. Nor one that waits until a replica
+    /// has caught up with one that keeps replicas apart: work is done one after the other, so the wait would hold the links.
     pub fn may_join(self, other: FaultKind) -> bool {
         let solid = |class| matches!(class, Class::Process | Class::Disk | Class::Control);
         let (this, that) = (self.card().class, other.card().class);
-        this != Class::Control && that != Class::Control && this != that && !(solid(this) && solid(that))
+        let waits_behind =
+            |waiting: FaultKind, class| waiting.waits_for_catching_up() && matches!(class, Class::Network);
+        this != Class::Control
+            && that != Class::Control
+            && this != that
+            && !(solid(this) && solid(that))
+            && !waits_behind(self, that)
+            && !waits_behind(other, this)
+    }
+
+    fn waits_for_catching_up(self) -> bool {
+        matches!(self, FaultKind::RollingRestart | FaultKind::TornTail | FaultKind::WipeDisk)
     }
 
     /// Decides all that can be decided ahead, for a cluster of replicas 1 to `replicas`.
@@ -290,6 +302,8 @@ mod tests {
         assert!(FaultKind::WipeDisk.may_join(FaultKind::NamesrvLoss));
         assert!(!FaultKind::KillLeader.may_join(FaultKind::WipeDisk));
         assert!(!FaultKind::OneWay.may_join(FaultKind::Bridge));
+        assert!(!FaultKind::RollingRestart.may_join(FaultKind::Bridge));
+        assert!(!FaultKind::SlowLink.may_join(FaultKind::WipeDisk));
         assert!(!FaultKind::Rewind.may_join(FaultKind::NamesrvLoss));
     }
 }
