@@ -4,6 +4,7 @@ mod bad_weather;
 mod damage_test;
 mod emptied;
 mod five_voters;
+mod full_load;
 mod installs;
 mod late_answers;
 mod members;

@@ -22,12 +22,15 @@ mod stamp;
 mod stream_resets;
 #[cfg(test)]
 mod suite_test;
+#[cfg(test)]
+mod truncation_test;
 mod type_config;
 mod vote_hold;
 #[cfg(test)]
 mod vote_hold_test;
 mod watch;
 mod wire;
+mod wire_body;
 #[cfg(test)]
 mod wire_test;
 

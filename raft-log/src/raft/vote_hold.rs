@@ -23,7 +23,6 @@ use super::type_config::LogRaft;
 use super::wire::{PeerMessage, decode, encode};
 use crate::ids::EntryId;
 use crate::log_view::LogView;
-use crate::room::RECHECK;
 use crate::room_wait::is_full;
 use crate::standing::Standings;
 use crate::status_watch::StatusWatch;
@@ -143,16 +142,14 @@ impl VoteHold {
     }
 
     async fn end(&self, recovery: &Recovery, state: u8) {
-        while let Err(error) = recovery.view.recovered().await {
-            if !is_full(&error) {
+        match recovery.view.recovered().await {
+            Ok(()) => {}
+            // The log was closed while it waited for room.
+            Err(error) if is_full(&error) => return,
+            Err(error) => {
                 recovery.view.failure().report_io("boot mark", error);
                 return;
             }
-            if recovery.view.shared.room.is_closing() {
-                return;
-            }
-            tracing::warn!(%error, "boot mark waits for room on the disk");
-            recovery.runtime.sleep(RECHECK).await;
         }
         self.state.store(state, Ordering::Release);
         // Whether it campaigns is not settled by this alone.
