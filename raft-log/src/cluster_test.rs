@@ -9,6 +9,7 @@ mod installs;
 mod late_answers;
 mod members;
 mod restarts;
+mod rolled_back;
 mod slow_disks;
 mod superseded;
 mod transfers;

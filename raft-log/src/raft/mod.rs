@@ -16,6 +16,7 @@ mod membership;
 mod network;
 mod parcel;
 mod planted;
+mod remembrance;
 mod responder;
 mod snapshot_inbox;
 mod stamp;
@@ -34,6 +35,8 @@ mod wire_body;
 #[cfg(test)]
 mod wire_test;
 
+#[cfg(test)]
+pub(crate) use acquaintance::Verdict;
 pub(crate) use acquaintance::{AcquaintanceAnswer, Founding, ask_acquaintance, judge};
 pub(crate) use admission::{Admission, change_members};
 pub(crate) use append_stream::serve_append;
@@ -50,6 +53,7 @@ pub(crate) use network::NetworkFactory;
 #[cfg(test)]
 pub(crate) use parcel::ParcelId;
 pub(crate) use parcel::{Parcel, put_sides};
+pub(crate) use remembrance::Remembrance;
 pub(crate) use responder::ReplyTo;
 pub(crate) use snapshot_inbox::{INCOMING_FILE, Received, SnapshotInbox};
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::acquaintance::{AcquaintanceAnswer, Verdict};
 use super::gone_watch::{GoneAnswer, GoneQuestion};
 use super::membership::{decode_membership, encode_membership};
 use super::parcel::ParcelId;
+use super::remembrance::Remembrance;
 use super::type_config::{LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record};
 use super::vote_hold::HoldAnswer;
 use super::wire::{DurableMark, PeerMessage, SnapshotAnswer, SnapshotPiece};
@@ -111,15 +112,21 @@ pub(super) fn put_body(frame: &mut BytesMut, message: PeerMessage) {
         }
         PeerMessage::HoldQuestion | PeerMessage::Acquaintance => {}
         PeerMessage::AcquaintanceAnswer(answer) => {
-            frame.put_u8(match answer.verdict {
-                Verdict::Welcome => 0,
-                Verdict::Stranger { .. } => 1,
-            });
-            let known = match answer.verdict {
-                Verdict::Stranger { known } => known,
-                Verdict::Welcome => Incarnation::UNKNOWN,
-            };
-            frame.put_u64_le(known.0);
+            match answer.verdict {
+                Verdict::Welcome => {
+                    frame.put_u8(0);
+                    frame.put_u64_le(Incarnation::UNKNOWN.0);
+                }
+                Verdict::Stranger { known } => {
+                    frame.put_u8(1);
+                    frame.put_u64_le(known.0);
+                }
+                Verdict::Remembered(Remembrance { term, index }) => {
+                    frame.put_u8(2);
+                    frame.put_u64_le(term.0);
+                    frame.put_u64_le(index.0);
+                }
+            }
             frame.put_u8(answer.is_newcomer.into());
             put_log_id(frame, answer.durable.map(to_log_id).as_ref());
             put_bytes(frame, answer.contact.as_bytes());
@@ -176,10 +183,11 @@ pub(super) fn get_body(kind: u8, body: &mut FieldReader) -> Result<Option<PeerMe
 }
 
 fn get_acquaintance(body: &mut FieldReader) -> Result<AcquaintanceAnswer, FieldError> {
-    let (code, known) = (body.u8()?, Incarnation(body.u64()?));
+    let (code, number) = (body.u8()?, body.u64()?);
     let verdict = match code {
         0 => Verdict::Welcome,
-        1 => Verdict::Stranger { known },
+        1 => Verdict::Stranger { known: Incarnation(number) },
+        2 => Verdict::Remembered(Remembrance { term: Term(number), index: LogIndex(body.u64()?) }),
         value => return Err(FieldError::Unknown { name: "verdict", value: value.into() }),
     };
     let is_newcomer = body.flag("newcomer")?;
