@@ -90,6 +90,7 @@ pub(crate) fn open_log(
         data_bytes_max: config.data_bytes_max,
         disk_free_bytes_min: config.disk_free_bytes_min,
         disk_free_percent_min: config.disk_free_percent_min,
+        disk_free_percent_bytes_max: config.disk_free_percent_bytes_max,
     });
     let identity = identity_hash(&config.cluster, &config.group);
     let mut segments = Vec::new();
