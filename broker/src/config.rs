@@ -57,6 +57,11 @@ pub struct BrokerConfig {
     pub data_bytes_max: Option<u64>,
     /// Sends are refused, with a clear status, while the file system has fewer free bytes. Default 64 MiB.
     pub disk_free_bytes_min: u64,
+    /// So they are from this use of the file system on, in percent, while less than `disk_refuse_free_bytes` are free. Default
+    /// 90; 50 to 100, which is never.
+    pub disk_refuse_percent: u8,
+    /// See `disk_refuse_percent`. Default 10 GiB.
+    pub disk_refuse_free_bytes: u64,
     /// Messages are kept for so long, ms of log time, then they go with the log file they are in. Default 72 h; at least 1.
     pub retention_ms: u64,
     /// Once the log files hold more bytes, the oldest go, whatever their age. Default: none; at least two segments. The same
@@ -253,6 +258,8 @@ impl Default for BrokerConfig {
             segment_bytes: 1 << 30,
             data_bytes_max: None,
             disk_free_bytes_min: 64 << 20,
+            disk_refuse_percent: 90,
+            disk_refuse_free_bytes: 10 << 30,
             retention_ms: 72 * 3_600_000,
             retention_bytes: None,
             retention_hour_utc: None,
@@ -437,7 +444,7 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 38] = [
+        let ranges: [(&str, u64, u64, u64); 39] = [
             ("retention_ms", self.retention_ms, 1, u64::MAX),
             ("retention_hour_utc", self.retention_hour_utc.unwrap_or(0).into(), 0, 23),
             (
@@ -448,6 +455,7 @@ impl BrokerConfig {
             ),
             ("disk_expire_percent", self.disk_expire_percent.into(), 1, 100),
             ("disk_delete_percent", self.disk_delete_percent.into(), 1, 100),
+            ("disk_refuse_percent", self.disk_refuse_percent.into(), 50, 100),
             ("tail_cache_bytes", self.tail_cache_bytes, 1 << 20, u64::MAX),
             ("body_bytes_max", self.body_bytes_max, 1, limits::BODY_BYTES_MAX as u64),
             ("auto_create_queues", self.auto_create_queues.into(), 1, u64::from(limits::QUEUES_PER_TOPIC_MAX)),
@@ -561,6 +569,8 @@ impl BrokerConfig {
         log.tail_cache_bytes = usize::try_from(self.tail_cache_bytes).unwrap_or(usize::MAX);
         log.data_bytes_max = self.data_bytes_max;
         log.disk_free_bytes_min = self.disk_free_bytes_min;
+        log.disk_free_percent_min = 100_u8.saturating_sub(self.disk_refuse_percent);
+        log.disk_free_percent_bytes_max = self.disk_refuse_free_bytes;
         log.elect_on_peer_gone = self.elect_on_peer_gone;
         log.slow_sync_ms = self.slow_sync_ms;
         log.scrub_bytes_per_s = self.scrub_bytes_per_s;

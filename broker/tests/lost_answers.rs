@@ -159,6 +159,7 @@ impl Group {
                 replicas: replicas.clone(),
                 segment_bytes: 8 << 20,
                 disk_free_bytes_min: 0,
+                disk_refuse_free_bytes: 0,
                 ..BrokerConfig::default()
             };
             let connector = Arc::new(net.clone());

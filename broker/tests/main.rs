@@ -4,6 +4,7 @@ mod administering;
 mod bounds;
 mod clients;
 mod delayed;
+mod disk_use;
 mod field_cases;
 mod filters;
 mod group;

@@ -1,6 +1,7 @@
 //! What an append costs: both flush modes, 128 B and 1 KiB, batches of 1, 64 and 512; and its share of what the disk can do.
 //!
-//! `cargo bench -p flotilla-raft-log --bench append`; the ratios alone: `… --bench append -- --ratios`. `BENCH_DIR` says where.
+//! `cargo bench -p flotilla-raft-log --bench append`; the ratios alone: `… --bench append -- --ratios`, or one of them behind it:
+//! `async`, `sync`, `sustained`. `BENCH_DIR` says where.
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod support;
@@ -106,14 +107,26 @@ fn zeroed_file(path: &Path, len: u64) -> std::fs::File {
     file
 }
 
+/// A log whose tail is a file that was made ahead, as all but the very first are, with the next one made ahead, too. What that
+/// costs while it goes on shows in [`sustained`].
+async fn open_in_the_middle(dir: &Path, segment_bytes: u64) -> FileEngine {
+    let mut engine = open(&config(dir, FlushMode::Sync, segment_bytes), &Runtime::tokio());
+    engine.append_with(batch(128, 1), |flushed| flushed.expect("the disk syncs")).await.expect("the disk writes");
+    engine.settled().await;
+    engine.purge_all().await.expect("the log purges");
+    engine.settled().await;
+    engine
+}
+
 fn share_of_bare_writes() {
     let threads = threads();
     let _entered = threads.enter();
-    let dir = scratch();
     for count in [1, 64, 512] {
-        let log_dir = dir.path().join(format!("log-{count}"));
-        let mut engine = open(&config(&log_dir, FlushMode::Sync, SEGMENT_BYTES), &Runtime::tokio());
-        let file = zeroed_file(&dir.path().join(format!("bare-{count}")), SEGMENT_BYTES);
+        let dir = scratch();
+        let log_dir = dir.path().join("log");
+        // The usual size: all rounds together stay within one file.
+        let mut engine = threads.block_on(open_in_the_middle(&log_dir, 1 << 30));
+        let file = zeroed_file(&dir.path().join("bare"), SEGMENT_BYTES);
         let (payloads, bytes) = (batch(1024, count), vec![7; count * (1024 + HEADER_BYTES)]);
         let rounds = (40_000 / count as u64).clamp(100, 1000);
         let mut position = 0;
@@ -202,12 +215,20 @@ fn sustained() {
 }
 
 fn main() {
-    if !std::env::args().any(|argument| argument == "--ratios") {
+    let arguments: Vec<String> = std::env::args().collect();
+    let ratios = arguments.iter().position(|argument| argument == "--ratios");
+    if ratios.is_none() {
         let mut criterion = Criterion::default().configure_from_args();
         appends(&mut criterion);
         criterion.final_summary();
     }
-    warm_async_append();
-    share_of_bare_writes();
-    sustained();
+    // The one that is named behind `--ratios`, else all.
+    let wanted = ratios.and_then(|place| arguments.get(place + 1));
+    let parts: [(&str, fn()); 3] =
+        [("async", warm_async_append), ("sync", share_of_bare_writes), ("sustained", sustained)];
+    for (name, part) in parts {
+        if wanted.is_none_or(|wanted| wanted == name) {
+            part();
+        }
+    }
 }

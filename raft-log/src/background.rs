@@ -56,6 +56,16 @@ impl Background {
 
     /// Resolves when nothing runs. Nothing can begin from then on.
     pub(crate) async fn end(&self) {
+        self.wait(|state| state.is_over = true).await;
+    }
+
+    /// Resolves when nothing runs.
+    pub(crate) async fn idle(&self) {
+        self.wait(|_| ()).await;
+    }
+
+    /// Until nothing runs; `then` is done before anything else can begin.
+    async fn wait(&self, then: impl FnOnce(&mut State)) {
         loop {
             let ended = self.inner.ended.notified();
             let mut ended = std::pin::pin!(ended);
@@ -63,8 +73,7 @@ impl Background {
             {
                 let mut state = self.inner.state();
                 if state.running == 0 {
-                    state.is_over = true;
-                    return;
+                    return then(&mut state);
                 }
             }
             ended.await;

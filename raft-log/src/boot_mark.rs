@@ -97,6 +97,11 @@ impl BootMark {
         Ok((mark, has_lost))
     }
 
+    /// Where it is.
+    pub(crate) fn place(&self) -> (Arc<dyn Disk>, PathBuf) {
+        (self.disk.clone(), self.dir.clone())
+    }
+
     fn write(&self, state: State) -> io::Result<()> {
         write_file_atomically(&*self.disk, &self.dir, BOOT_FILE, &encode(state, &self.boot))
     }

@@ -40,6 +40,8 @@ pub struct LogConfig {
     pub disk_free_bytes_min: u64,
     /// The same reserve as a share of the file system, percent, 0 to 50; the larger one of both counts. Default 0.
     pub disk_free_percent_min: u8,
+    /// The share counts for so many bytes at the most: a large disk is not full with so much to spare. Default: without a limit.
+    pub disk_free_percent_bytes_max: u64,
     /// When an append counts. Default [`FlushMode::Sync`]. The same for all replicas of a group.
     pub flush: FlushMode,
     /// A disk whose syncs take longer counts as slow in [`crate::LogStatus::disk`], milliseconds. Default 500.
@@ -117,6 +119,7 @@ impl LogConfig {
             data_bytes_max: None,
             disk_free_bytes_min: 0,
             disk_free_percent_min: 0,
+            disk_free_percent_bytes_max: u64::MAX,
             flush: FlushMode::Sync,
             slow_sync_ms: 500,
             in_sync_lag_ms_max: 1_000,

@@ -10,7 +10,7 @@ use crate::ids::EntryId;
 use crate::log_files::LogFiles;
 use crate::recovery::open_log;
 use crate::segment::{Record, RecordKind};
-use crate::testing::{CrashDisk, StepRuntime, small_config};
+use crate::testing::{CrashDisk, Op, StepRuntime, small_config};
 use crate::vote_and_marks::SavedVote;
 use crate::{LogIndex, NodeId, OpenError, Term};
 
@@ -180,4 +180,37 @@ fn records_behind_a_failed_sync_are_written_again_before_they_count() {
     assert_eq!(found(&StepRuntime::default()), Some(LogIndex(199)), "a restart finds all that was written");
     disk.power_cycle_losing_all_unsynced();
     assert_eq!(found(&StepRuntime::default()), Some(LogIndex(199)), "what it found is on the disk");
+}
+
+/// What a life before has left behind the tail is zeroed at the start. If that fails to reach the disk, the next start reads the
+/// zeroes from memory, and the disk still has what it had.
+#[test]
+fn zeroes_that_did_not_reach_the_disk_are_written_again_before_anything_counts() {
+    let mut failed = 0;
+    for syncs_before in 0.. {
+        let (disk, runtime) = (CrashDisk::new(12), StepRuntime::default());
+        let mut files = open(&disk, &runtime).unwrap();
+        append(&mut files, &runtime, (0..10).map(|index| small(1, index)).collect());
+        drop(files);
+        disk.power_cycle();
+        let record = crate::segment::record_bytes("entry 0".len());
+        disk.damage(&seg(1, 0), 4096 + 2 * record + 34, b"x");
+        disk.fail(Op::SyncFile, syncs_before, libc::EIO);
+        failed += u32::from(open(&disk, &StepRuntime::default()).is_err());
+        if disk.faults_left() > 0 {
+            break;
+        }
+        let runtime = StepRuntime::default();
+        let mut files = open(&disk, &runtime).unwrap();
+        append(&mut files, &runtime, vec![small(1, 2)]);
+        drop(files);
+        disk.power_cycle_losing_all_unsynced();
+        let found = open(&disk, &StepRuntime::default()).unwrap().view().ends().1;
+        assert_eq!(
+            found,
+            Some(EntryId::new(1, 2)),
+            "sync {syncs_before} failed: entry 3 of the first life must not follow"
+        );
+    }
+    assert!(failed > 1, "{failed} starts failed");
 }

@@ -70,6 +70,11 @@ impl FileEngine {
         }
     }
 
+    /// Waits until nothing goes on in the background: files made ahead, zeroed, removed.
+    pub async fn settled(&self) {
+        self.files.view().shared.background.idle().await;
+    }
+
     /// Syncs everything and lets the directory go.
     pub async fn close(self) -> io::Result<()> {
         let view = self.files.view();

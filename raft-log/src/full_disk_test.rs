@@ -1,22 +1,28 @@
 //! A disk that fills up: data is refused early, settlements go on for a while, nothing fails, and all goes on by itself.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_runtime::Runtime;
+use openraft::storage::RaftLogStorage;
 
+use crate::ack::{AckTracker, LagLimits};
 use crate::failure::Failure;
 use crate::ids::EntryId;
 use crate::log_files::LogFiles;
+use crate::lost_tail::{LostTail, LostTailStatus, TailKeeper};
+use crate::raft::{LogId, LogStore};
 use crate::recovery::open_log;
 use crate::room_wait::when_there_is_room;
 use crate::segment::{Record, RecordKind};
-use crate::testing::{Ledger, MemoryNet, SmallDisk, StepRuntime};
+use crate::segment_maker::PREPARED_FILE;
+use crate::testing::{ACKNOWLEDGED, CrashDisk, Ledger, MemoryNet, Op, SmallDisk, StepRuntime};
 use crate::vote_and_marks::SavedVote;
-use crate::{FullReason, LogConfig, NodeId, ProposalClass, ProposeError, ReplicatedLog, Term};
+use crate::{FlushMode, FullReason, LogConfig, NodeId, ProposalClass, ProposeError, ReplicatedLog, StateMachine, Term};
 
 const SEGMENT: u64 = 64 * 1024;
 const RESERVE: u64 = 32 * SEGMENT;
@@ -163,6 +169,39 @@ async fn a_log_that_waits_for_room_can_be_closed() {
     assert_eq!(open_files(&disk, &runtime).view().ends().1.unwrap().index.0, index - 1);
 }
 
+/// Whatever a file system says of its free space: one that gives no room for the next file is full, and is asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_next_file_that_could_not_be_made_is_told_early_and_made_again() {
+    let (disk, runtime) = (CrashDisk::new(8), Runtime::tokio());
+    let mut files = open_log(&config(), Arc::new(disk.clone()), &runtime, Failure::default()).unwrap();
+    let shared = files.view().shared.clone();
+    shared.background.idle().await;
+    // Once more than it takes to see it.
+    for _ in 0..2 {
+        disk.fail(Op::Create, 0, libc::EDQUOT);
+    }
+    let mut index = 0;
+    while !shared.room.is_blocked() {
+        files.append(vec![record(index)], Box::new(|_| {})).await.unwrap();
+        index += 1;
+        assert!(index < 40, "one segment holds 15 such records, the next one cannot be made");
+        shared.background.idle().await;
+    }
+    // What a failure leaves is shorter.
+    let made = || crate::Disk::open(&disk, &Path::new("/log").join(PREPARED_FILE));
+    let prepared = || made().is_ok_and(|file| file.len() == SEGMENT);
+    assert!(!prepared() && shared.failure.get().is_none());
+    let made = async {
+        while shared.room.is_blocked() || !prepared() {
+            runtime.sleep(Duration::from_millis(300)).await;
+            files.append(vec![record(index)], Box::new(|_| {})).await.unwrap();
+            index += 1;
+        }
+    };
+    runtime.timeout(PATIENCE, made).await.expect("it is made again with an append, and without a new segment");
+    assert_eq!(disk.faults_left(), 0);
+}
+
 /// A snapshot's checkpoint is no derived file that could be left out: it waits, and so does nobody's vote.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_meets_a_full_disk_is_kept_when_there_is_room_and_ends_nobody() {
@@ -192,6 +231,88 @@ async fn a_snapshot_that_meets_a_full_disk_is_kept_when_there_is_room_and_ends_n
     log.propose(Bytes::from(vec![7; 500]), None).await.expect("no restart is needed");
     assert_eq!(log.failure(), None);
     log.shutdown(PATIENCE).await;
+}
+
+/// Whoever is deposed keeps what it had acknowledged before it lets go of it: on a full disk it waits with both.
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledged_entries_that_another_leader_overrides_stay_until_there_is_room_to_keep_them() {
+    let (disk, runtime) = (SmallDisk::new(6, DISK), Runtime::tokio());
+    let mut files = open_files(&disk, &runtime);
+    let view = files.view();
+    let acknowledged = |index| {
+        let payload = Bytes::from(vec![index as u8, ACKNOWLEDGED]);
+        Record { id: EntryId::new(1, index), kind: RecordKind::Normal, payload }
+    };
+    files.append((0..5).map(acknowledged).collect(), Box::new(|_| {})).await.unwrap();
+    let keeper = TailKeeper::open(NodeId(1), Arc::new(disk.clone()), "/log".into(), Ledger::acknowledged_early);
+    let limits = LagLimits { time: PATIENCE, bytes: 1 << 30 };
+    let acks = AckTracker::new(runtime.clone(), NodeId(1), [NodeId(1)].into(), limits);
+    let mut store = LogStore::new(files, acks, keeper.clone());
+    tracing::info!("others fill the disk, and another leader overrides all but two entries");
+    disk.set_foreign_bytes(DISK);
+    let last = LogId::new_term_index(1, 1);
+    let truncating = runtime.spawn("truncation", async move { store.truncate_after(Some(last)).await });
+    let told = async {
+        while !view.shared.room.is_blocked() {
+            runtime.sleep(Duration::from_millis(20)).await;
+        }
+    };
+    runtime.timeout(PATIENCE, told).await.expect("the full disk is told of");
+    assert_eq!(view.ends().1, Some(EntryId::new(1, 4)), "nothing goes before it is kept");
+    assert_eq!((keeper.status(), view.failure().get()), (LostTailStatus::default(), None));
+    tracing::info!("space returns");
+    disk.set_foreign_bytes(0);
+    runtime.timeout(PATIENCE, truncating).await.expect("it goes on by itself").unwrap().unwrap();
+    assert_eq!(view.ends().1, Some(EntryId::new(1, 1)));
+    assert_eq!(keeper.status(), LostTailStatus { files: 1, messages: 3 });
+    let kept = LostTail::files(&disk, Path::new("/log")).unwrap();
+    let kept = LostTail::read(&disk, &kept[0]).unwrap();
+    let indexes: Vec<u64> = kept.entries.iter().map(|entry| entry.index.0).collect();
+    assert_eq!(indexes, [2, 3, 4]);
+}
+
+/// The end of a recovery is a file, too. Until it is written the replica goes on as one that recovers, also after a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_ends_when_there_is_room_for_its_mark() {
+    let (disk, runtime) = (SmallDisk::new(7, DISK), Runtime::tokio());
+    let mut lazy = config();
+    lazy.flush = FlushMode::Async { interval_ms: 60_000, bytes: 1 << 30 };
+    let open = || open_log(&lazy, Arc::new(disk.clone()), &runtime, Failure::default()).unwrap().view();
+    // What a life does in the background must be over before the next one begins.
+    open().shared.background.idle().await;
+    disk.lose_power();
+    let view = open();
+    assert!(view.vote_hold().recovers(), "it was open when the machine went down");
+    view.shared.background.idle().await;
+    disk.set_foreign_bytes(DISK);
+    let marking = runtime.spawn("mark", {
+        let view = view.clone();
+        async move { view.recovered().await }
+    });
+    let told = async {
+        while !view.shared.room.is_blocked() {
+            runtime.sleep(Duration::from_millis(20)).await;
+        }
+    };
+    runtime.timeout(PATIENCE, told).await.expect("the full disk is told of");
+    assert_eq!(view.failure().get(), None);
+    disk.set_foreign_bytes(0);
+    runtime.timeout(PATIENCE, marking).await.expect("it goes on by itself").unwrap().unwrap();
+    disk.kill_process();
+    let view = open();
+    assert!(!view.vote_hold().recovers(), "the mark says so");
+    view.shared.background.idle().await;
+
+    tracing::info!("closing ends the wait, and the mark stays as it was");
+    disk.lose_power();
+    let view = open();
+    view.shared.background.idle().await;
+    disk.set_foreign_bytes(DISK);
+    view.begin_close();
+    assert!(view.recovered().await.is_err_and(|error| error.kind() == io::ErrorKind::StorageFull));
+    disk.set_foreign_bytes(0);
+    disk.kill_process();
+    assert!(open().vote_hold().recovers());
 }
 
 #[test]

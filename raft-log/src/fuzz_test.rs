@@ -244,7 +244,11 @@ fn peer_messages_of_any_bytes_are_answered() {
     use openraft::EntryPayload;
     use openraft::raft::{AppendEntriesRequest, StreamAppendError, VoteRequest};
 
-    use crate::raft::{LogId, ParcelId, Proposal, SnapshotAnswer, SnapshotPiece, Vote};
+    use crate::raft::{
+        AcquaintanceAnswer, LogId, ParcelId, Proposal, Remembrance, SnapshotAnswer, SnapshotPiece, Verdict, Vote,
+    };
+    use crate::repair::FetchAnswer;
+    use crate::vitals::{Fitness, StateDigest, VitalsAnswer};
 
     let id = |index| LogId::new_term_index(2, index);
     let entry = |index, payload| crate::raft::Entry { log_id: id(index), payload };
@@ -270,6 +274,15 @@ fn peer_messages_of_any_bytes_are_answered() {
         bytes: Bytes::from_static(b"piece"),
     };
     let answer = SnapshotAnswer { vote: Vote::new(1, 2), is_done: false, next: 4005 };
+    let known = |verdict| {
+        let (durable, contact) = (Some(EntryId::new(2, 7)), "a:1 b:2".to_owned());
+        encode(PeerMessage::AcquaintanceAnswer(AcquaintanceAnswer { verdict, is_newcomer: true, durable, contact }))
+            .to_vec()
+    };
+    let remembered = Remembrance { term: Term(2), index: LogIndex(7) };
+    let record = Record { id: EntryId::new(2, 7), kind: RecordKind::Normal, payload: Bytes::from_static(b"payload") };
+    let digest = StateDigest { index: LogIndex(4096), version: 1, digest: 1 << 100 };
+    let vitals = VitalsAnswer { fitness: Fitness::Reluctant, wall_ms: 1 << 40, digests: vec![digest] };
     let examples = vec![
         ("durable-mark", encode(PeerMessage::DurableMark(mark)).to_vec()),
         ("hold-question", encode(PeerMessage::HoldQuestion).to_vec()),
@@ -279,6 +292,10 @@ fn peer_messages_of_any_bytes_are_answered() {
         ("vote", encode(PeerMessage::VoteRequest(vote)).to_vec()),
         ("conflict", encode(PeerMessage::AppendResponse(Err(StreamAppendError::Conflict(id(3))))).to_vec()),
         ("snapshot-piece", encode(PeerMessage::SnapshotPiece(piece)).to_vec()),
+        ("stranger", known(Verdict::Stranger { known: Incarnation(1 << 40) })),
+        ("remembered", known(Verdict::Remembered(remembered))),
+        ("fetch-answer", encode(PeerMessage::FetchAnswer(FetchAnswer::Entries(vec![record]))).to_vec()),
+        ("vitals-answer", encode(PeerMessage::VitalsAnswer(vitals)).to_vec()),
         ("snapshot-answer", encode(PeerMessage::SnapshotAnswer(answer)).to_vec()),
     ];
     let mend = |bytes: &mut [u8]| {

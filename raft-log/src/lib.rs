@@ -62,6 +62,7 @@ mod room_wait;
 mod runway;
 mod scrub;
 mod segment;
+mod segment_maker;
 mod standing;
 #[cfg(test)]
 mod start_test;

@@ -17,6 +17,7 @@ use crate::raft::VoteHold;
 use crate::recovery_report::RecoveryReport;
 use crate::repair::Damages;
 use crate::room::Room;
+use crate::room_wait::when_there_is_room;
 use crate::segment::{PartError, Record, SegmentPart};
 use crate::standing::Standings;
 use crate::vote_and_marks::{SavedVote, TailFloor, VoteAndMarks};
@@ -115,6 +116,31 @@ impl LogView {
             }
             None => Ok(records),
         }
+    }
+
+    /// All of the range that is there and sound, read on past what is damaged; the second are the entries that cannot be read.
+    /// Blocks.
+    pub(crate) fn read_around(&self, range: Range<LogIndex>) -> io::Result<(Vec<Record>, Vec<LogIndex>)> {
+        let (start, end) = {
+            let state = self.shared.state();
+            (range.start.max(state.start()), range.end.min(state.end()))
+        };
+        let (mut sound, mut damaged, mut next) = (Vec::new(), Vec::new(), start);
+        while next < end {
+            match self.read(next..end, usize::MAX) {
+                Ok(records) => {
+                    let Some(last) = records.last() else { break };
+                    next = last.id.index.next();
+                    sound.extend(records);
+                }
+                Err(ReadError::Corrupt(_)) => {
+                    damaged.push(next);
+                    next = next.next();
+                }
+                Err(error) => return Err(read_error_to_io(error)),
+            }
+        }
+        Ok((sound, damaged))
     }
 
     /// As [`LogView::read`], but waits while the first entry of the range is damaged, for as long as somebody may give it
@@ -259,10 +285,15 @@ impl LogView {
         self.shared.vote_hold.standings()
     }
 
-    /// What was lost with the machine is here again.
+    /// What was lost with the machine is here again. Waits while the disk is full.
     pub(crate) async fn recovered(&self) -> io::Result<()> {
         let shared = self.shared.clone();
-        self.shared.runtime.blocking(move || shared.boot.lock().expect(POISON).recovered()).await
+        let (disk, dir) = shared.boot.lock().expect(POISON).place();
+        let marking = {
+            let shared = shared.clone();
+            move || shared.boot.lock().expect(POISON).recovered()
+        };
+        when_there_is_room(&shared, &*disk, &dir, "boot mark", marking).await
     }
 
     pub(crate) fn failure(&self) -> &Failure {

@@ -21,6 +21,8 @@ const CRC_AT: usize = 48;
 /// Folder in the log's directory, made with the first file.
 pub(crate) const LOST_TAIL_DIR: &str = "lost-tail";
 const SUFFIX: &str = ".tail";
+/// Of a file that cannot be read and whose name was needed.
+const DAMAGED_EXTENSION: &str = "damaged";
 
 /// How many messages of a payload were acknowledged before they were committed.
 pub(crate) type AcknowledgedEarly = fn(&[u8]) -> u64;
@@ -99,6 +101,16 @@ impl LostTail {
             Ok(names) => Ok(names.iter().filter(|name| name.ends_with(SUFFIX)).map(|name| folder.join(name)).collect()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(source) => Err(LostTailError::Io { path: folder, source }),
+        }
+    }
+
+    /// Adds the entries of `known` that are not here.
+    fn take_in(&mut self, known: &LostTail) {
+        for entry in &known.entries {
+            let place = (entry.index, entry.term);
+            if let Err(place) = self.entries.binary_search_by_key(&place, |own| (own.index, own.term)) {
+                self.entries.insert(place, entry.clone());
+            }
         }
     }
 
@@ -230,6 +242,20 @@ impl TailKeeper {
         when_there_is_room(shared, &*self.disk, &self.dir, "lost tail", keeping).await
     }
 
+    /// What the file of that name holds already. One that is no lost tail is set aside, so that nothing of it is written over.
+    fn known(&self, path: &Path) -> io::Result<Option<LostTail>> {
+        match LostTail::read(&*self.disk, path) {
+            Ok(tail) => Ok(Some(tail)),
+            Err(LostTailError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(LostTailError::Io { source, .. }) => Err(source),
+            Err(error @ LostTailError::Malformed { .. }) => {
+                tracing::error!(%error, "a file of lost messages cannot be read, and is set aside");
+                self.disk.rename(path, &path.with_extension(DAMAGED_EXTENSION))?;
+                Ok(None)
+            }
+        }
+    }
+
     /// Writes the entries among `records` that hold acknowledged messages to a file of their own, durably. Blocks.
     pub(crate) fn keep(&self, records: Vec<Record>) -> io::Result<()> {
         let proposals = records.into_iter().filter(|record| record.kind == RecordKind::Normal);
@@ -240,20 +266,23 @@ impl TailKeeper {
                 (messages > 0).then_some(LostEntry { index, term, messages, payload: record.payload })
             })
             .collect();
-        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
-        let (first, last) = (first.clone(), last.index);
-        let messages = entries.iter().map(|entry| entry.messages).sum();
+        let Some(first) = entries.first().cloned() else { return Ok(()) };
         let folder = self.dir.join(LOST_TAIL_DIR);
         self.disk.create_dir_all(&folder)?;
         let name = format!("{:020}-{:020}{SUFFIX}", first.term.0, first.index.0);
-        let tail = LostTail { node: self.node, messages, entries };
-        // A crash before the truncation is durable writes the same file again.
-        let is_new = self.disk.open(&folder.join(&name)).is_err();
+        let known = self.known(&folder.join(&name))?;
+        let mut tail = LostTail { node: self.node, messages: 0, entries };
+        if let Some(known) = &known {
+            // A crash before the truncation was durable. It may have cost the end of the tail, which is in the file alone then.
+            tail.take_in(known);
+        }
+        tail.messages = tail.entries.iter().map(|entry| entry.messages).sum();
+        let (messages, last) = (tail.messages, tail.entries.last().map_or(first.index, |last| last.index));
         write_file_atomically(&*self.disk, &folder, &name, &tail.encode())?;
-        if is_new {
+        {
             let mut status = self.locked();
-            status.files += 1;
-            status.messages += messages;
+            status.files += u64::from(known.is_none());
+            status.messages += messages - known.map_or(0, |known| known.messages);
         }
         tracing::error!(
             messages, first = %first.index, %last, term = first.term.0, file = %folder.join(&name).display(),
@@ -304,6 +333,35 @@ mod tests {
         assert_eq!(tail.entries[0].payload, &b"\x02ab"[..]);
         let again = TailKeeper::open(NodeId(2), disk, dir.path().to_owned(), first_byte);
         assert_eq!(again.status(), keeper.status(), "after a restart");
+    }
+
+    #[test]
+    fn what_a_crash_cost_between_keeping_and_truncating_stays_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(OsDisk);
+        let open = || TailKeeper::open(NodeId(2), disk.clone(), dir.path().to_owned(), first_byte);
+        let lost = [
+            record(6, RecordKind::Normal, b"\x02ab"),
+            record(7, RecordKind::Normal, b"\x01c"),
+            record(8, RecordKind::Normal, b"\x04d"),
+        ];
+        open().keep(lost.to_vec()).unwrap();
+        // Power failed before the truncation was durable, and took the end of the tail, which was not synced.
+        let keeper = open();
+        keeper.keep(lost[..1].to_vec()).unwrap();
+        assert_eq!(keeper.status(), LostTailStatus { files: 1, messages: 7 });
+        let files = LostTail::files(&*disk, dir.path()).unwrap();
+        let tail = LostTail::read(&*disk, &files[0]).unwrap();
+        assert_eq!((tail.messages, tail.entries.len()), (7, 3), "nothing of what was kept is written over");
+        assert_eq!(open().status(), keeper.status());
+
+        // A file that cannot be read is no reason to lose what comes, nor to lose it.
+        std::fs::write(&files[0], b"nonsense").unwrap();
+        let keeper = open();
+        keeper.keep(lost[1..].to_vec()).unwrap();
+        keeper.keep(lost.to_vec()).unwrap();
+        assert_eq!(std::fs::read(files[0].with_extension(DAMAGED_EXTENSION)).unwrap(), b"nonsense");
+        assert_eq!(LostTail::read(&*disk, &files[0]).unwrap().messages, 7);
     }
 
     #[test]

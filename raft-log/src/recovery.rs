@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::flusher::{Durable, Flusher};
 use crate::identity::{self, Origin};
 use crate::ids::{EntryId, next_index};
-use crate::log_files::{LogFiles, PREPARED_FILE, Tail, first_header, name_segment, reserve_segment_file};
+use crate::log_files::{LogFiles, Tail};
 use crate::log_state::LogState;
 use crate::log_view::Shared;
 use crate::raft::VoteHold;
@@ -32,6 +32,7 @@ use crate::room::{Room, RoomLimits};
 use crate::segment::{
     Check, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, identity_hash, parse_segment_name, scan_segment,
 };
+use crate::segment_maker::{PREPARED_FILE, first_header, name_segment, reserve_segment_file};
 use crate::standing::Standings;
 use crate::summary_files::{read_summary, remove_orphans, remove_summary, write_summary};
 use crate::tail_cache::TailCache;
@@ -89,6 +90,7 @@ pub(crate) fn open_log(
         data_bytes_max: config.data_bytes_max,
         disk_free_bytes_min: config.disk_free_bytes_min,
         disk_free_percent_min: config.disk_free_percent_min,
+        disk_free_percent_bytes_max: config.disk_free_percent_bytes_max,
     });
     let identity = identity_hash(&config.cluster, &config.group);
     let mut segments = Vec::new();

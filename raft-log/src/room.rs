@@ -61,6 +61,15 @@ pub(crate) struct RoomLimits {
     pub(crate) data_bytes_max: Option<u64>,
     pub(crate) disk_free_bytes_min: u64,
     pub(crate) disk_free_percent_min: u8,
+    pub(crate) disk_free_percent_bytes_max: u64,
+}
+
+impl RoomLimits {
+    /// Bytes of a file system of that size that data must leave free.
+    fn reserve(&self, total_bytes: u64) -> u64 {
+        let share = total_bytes / 100 * u64::from(self.disk_free_percent_min);
+        self.disk_free_bytes_min.max(share.min(self.disk_free_percent_bytes_max))
+    }
 }
 
 /// Limits and counters of one log's space.
@@ -110,6 +119,11 @@ impl Room {
         self.limits.segment_bytes
     }
 
+    /// Bytes of a file system of that size that data must leave free.
+    pub(crate) fn reserve(&self, total_bytes: u64) -> u64 {
+        self.limits.reserve(total_bytes)
+    }
+
     pub(crate) fn file_added(&self, bytes: u64) {
         self.files_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -156,8 +170,7 @@ impl Room {
         {
             return Err(FullReason::Quota { bytes: files_bytes, bytes_max });
         }
-        let share = space.total_bytes / 100 * u64::from(self.limits.disk_free_percent_min);
-        let reserve = self.limits.disk_free_bytes_min.max(share);
+        let reserve = self.limits.reserve(space.total_bytes);
         let free_bytes_min = match need {
             Need::Data => reserve,
             Need::Settlement => reserve / 2,
@@ -255,6 +268,7 @@ mod tests {
             data_bytes_max: Some(3000),
             disk_free_bytes_min: 100,
             disk_free_percent_min: 10,
+            disk_free_percent_bytes_max: 300,
             ..RoomLimits::default()
         });
         room.file_added(2000);
@@ -268,6 +282,12 @@ mod tests {
         let short = FullReason::DiskFree { free_bytes: 100, free_bytes_min: 200 };
         assert_eq!(room.admits_file(1000, space(1100, 2000), Need::Data), Err(short), "the share counts");
         assert_eq!(room.admits_file(1000, space(1100, 2000), Need::Settlement), Ok(()));
+        assert_eq!(
+            room.admits_file(1000, space(1300, 1 << 30), Need::Data),
+            Ok(()),
+            "of a large disk so much is enough"
+        );
+        assert!(room.admits_file(1000, space(1299, 1 << 30), Need::Data).is_err());
         assert!(room.admits_file(1000, space(1049, 2000), Need::Append).is_err());
         assert!(room.admits_file(1000, space(999, 0), Need::Append).is_err());
     }

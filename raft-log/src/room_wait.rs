@@ -9,9 +9,9 @@ use std::path::Path;
 
 use crate::FullReason;
 use crate::disk::Disk;
-use crate::log_files::disk_space;
 use crate::log_view::Shared;
 use crate::room::{DiskSpace, RECHECK};
+use crate::segment_maker::disk_space;
 
 /// A full disk, quota of a user included: foreseen, and waited out. Anything else a disk says is final.
 pub(crate) fn is_full(error: &io::Error) -> bool {

@@ -19,8 +19,8 @@ use openraft_rt::watch::WatchReceiver;
 use crate::disk::Disk;
 use crate::identity::{Identity, Origin};
 use crate::member::{GroupMembers, Member};
-use crate::raft::{FifoWatchReceiver, Stamp, TypeConfig, member_of};
-use crate::{Incarnation, LogIndex, NodeId};
+use crate::raft::{FifoWatchReceiver, Remembrance, Stamp, TypeConfig, member_of};
+use crate::{Incarnation, LogIndex, NodeId, Term};
 
 /// What a replica is to its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,8 @@ struct Inner {
     known_as: Mutex<Incarnation>,
     /// Lives that answered under a member's number and are not that member.
     strangers: Mutex<BTreeMap<NodeId, Incarnation>>,
+    /// What others confirmed to this replica, each in its last life that did.
+    memory: Mutex<BTreeMap<NodeId, (Incarnation, Remembrance)>>,
 }
 
 const POISON: &str = "standing lock is never poisoned: no code panics while holding it";
@@ -71,6 +73,7 @@ impl Standings {
                 metrics: OnceLock::new(),
                 known_as: Mutex::default(),
                 strangers: Mutex::default(),
+                memory: Mutex::default(),
             }),
         }
     }
@@ -165,7 +168,7 @@ impl Standings {
         let (node, incarnation) = (identity.node, identity.incarnation);
         let is_founder = identity.origin == Origin::Founder;
         drop(identity);
-        Stamp { node, incarnation, membership: self.recorded(node).1, is_founder }
+        Stamp { node, incarnation, membership: self.recorded(node).1, is_founder, reads_memory: true }
     }
 
     /// Whether what this sender asks may be listened to. Refused is a life that the group has given up, unless the sender
@@ -208,6 +211,32 @@ impl Standings {
     /// Lives that answered and did not count, since this was asked last.
     pub(crate) fn take_strangers(&self) -> BTreeMap<NodeId, Incarnation> {
         std::mem::take(&mut *self.inner.strangers.lock().expect(POISON))
+    }
+
+    /// In its life `incarnation` `node` has confirmed to have everything up to `index` on its disk, in the reign `term`.
+    pub(crate) fn remember(&self, node: NodeId, incarnation: Incarnation, term: Term, index: LogIndex) {
+        let told = Remembrance { term, index };
+        let mut memory = self.inner.memory.lock().expect(POISON);
+        match memory.get_mut(&node) {
+            Some((life, known)) if *life == incarnation => *known = told.max(*known),
+            _ => drop(memory.insert(node, (incarnation, told))),
+        }
+    }
+
+    /// What `node` has confirmed in that life.
+    pub(crate) fn remembered(&self, node: NodeId, incarnation: Incarnation) -> Option<Remembrance> {
+        let memory = self.inner.memory.lock().expect(POISON);
+        memory.get(&node).filter(|(life, _)| *life == incarnation).map(|(_, known)| *known)
+    }
+
+    /// Gives up the life of this directory for another one: it has forgotten what it had confirmed. Blocks.
+    pub(crate) fn renounce(&self, incarnation: Incarnation) -> io::Result<()> {
+        self.note_known_as(self.incarnation());
+        let changed = self.rewrite(|identity| {
+            identity.incarnation = incarnation;
+            identity.origin = Origin::Newcomer;
+        });
+        changed.map(|_| ())
     }
 
     /// In which life the group knows this replica, by the word of another one.

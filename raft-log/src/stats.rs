@@ -17,6 +17,8 @@ pub struct LogStats {
     pub disk_free_bytes: Option<u64>,
     /// Size of the file system; `None` if that is not known.
     pub disk_total_bytes: Option<u64>,
+    /// Free bytes below which new data is refused.
+    pub disk_free_bytes_min: u64,
     /// The oldest entry that can be read; `None` if there is none.
     pub first: Option<LogIndex>,
     /// The last entry that was purged.
@@ -66,6 +68,7 @@ pub(crate) fn stats(view: &LogView, status: &StatusWatch, disk: &dyn Disk, dir: 
         files_bytes: view.shared.room.files_bytes(),
         disk_free_bytes: disk.free_bytes(dir).ok(),
         disk_total_bytes: space,
+        disk_free_bytes_min: view.shared.room.reserve(space.unwrap_or(0)),
         first: (state.start() < state.end()).then(|| state.start()),
         purged: state.purged.map(|purged| purged.index),
         snapshot: contacts.snapshot,

@@ -184,6 +184,7 @@ mod tests {
             files_bytes,
             disk_free_bytes: Some(disk_free_bytes),
             disk_total_bytes: Some(1_000),
+            disk_free_bytes_min: 0,
             first: None,
             purged: None,
             snapshot: None,

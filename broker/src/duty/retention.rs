@@ -6,18 +6,20 @@
 //!
 //! Thresholds are RocketMQ's: from 75 % of the disk on expired messages go at any hour, from 85 % on the oldest go
 //! whatever their age. Each counts only while less than an absolute amount is free, so that a large disk is not
-//! called full with terabytes to spare. From the log's own reserve on sends are refused.
+//! called full with terabytes to spare. From 90 % on, by the same rule, or from the log's own reserve on, sends are refused
+//! (`raft-log/src/room.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use flotilla_message::StoredFrame;
-use flotilla_raft_log::{LogExtent, LogIndex, ProposalClass, Term};
+use flotilla_raft_log::{DiskUse, LogExtent, LogIndex, ProposalClass, Term};
 use flotilla_runtime::Instant;
 use flotilla_store::{Command, EntryBuilder, Outcome, Rejection, ToCarry, entry_log_time_ms, nth_frame};
 
 use super::news::led_here;
+use crate::BrokerConfig;
 use crate::replica::Replica;
 
 /// What may go is looked at this often.
@@ -48,8 +50,10 @@ pub enum DiskPressure {
 impl DiskPressure {
     /// As of now; none if the disk does not tell.
     pub fn of(replica: &Replica) -> DiskPressure {
-        let Ok(disk) = replica.log.disk_use() else { return DiskPressure::None };
-        let config = &replica.config;
+        replica.log.disk_use().map_or(DiskPressure::None, |disk| DiskPressure::at(disk, &replica.config))
+    }
+
+    fn at(disk: DiskUse, config: &BrokerConfig) -> DiskPressure {
         let used_bytes = disk.total_bytes.saturating_sub(disk.free_bytes);
         let is_over = |percent: u8, free_bytes: u64| {
             u128::from(used_bytes) * 100 >= u128::from(disk.total_bytes) * u128::from(percent)
@@ -104,9 +108,7 @@ async fn what_may_go(
     times.retain(|index, _| candidates.contains(index));
 
     let mut by_age = None;
-    let hour_now = replica.runtime.wall_ms() / MS_PER_HOUR % 24;
-    let is_hour = config.retention_hour_utc.is_none_or(|hour| u64::from(hour) == hour_now);
-    if is_hour || pressure >= DiskPressure::Expire {
+    if is_hour(config.retention_hour_utc, replica.runtime.wall_ms()) || pressure >= DiskPressure::Expire {
         let now_ms = replica.clock.now_ms(term, &replica.store);
         for index in &candidates {
             // Times rise, so the first one that is not expired ends it.
@@ -129,6 +131,11 @@ async fn what_may_go(
     // One checkpoint after the other, until there is room.
     let by_pressure = candidates.first().copied().filter(|_| pressure >= DiskPressure::Delete);
     by_age.max(by_size).max(by_pressure)
+}
+
+/// Whether expired messages may go at that time, where nothing presses.
+fn is_hour(wanted: Option<u8>, wall_ms: u64) -> bool {
+    wanted.is_none_or(|hour| u64::from(hour) == wall_ms / MS_PER_HOUR % 24)
 }
 
 /// Bytes of the files that stay when everything up to `index` goes.
@@ -214,4 +221,41 @@ async fn propose(replica: &Replica, term: Term, command: &Command) -> Result<Out
     let applied = replica.log.propose_as(ProposalClass::Retention, entry.finish(), Some(term)).await;
     let mut outcomes = applied.map_err(|error| error.to_string())?.output;
     outcomes.pop().ok_or_else(|| "no outcome".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn a_disk_presses_where_both_its_share_and_its_free_bytes_say_so() {
+        let config = BrokerConfig::default();
+        let at = |total_gib: u64, free_gib: u64| {
+            let disk = DiskUse { free_bytes: free_gib * GIB, total_bytes: total_gib * GIB };
+            DiskPressure::at(disk, &config)
+        };
+        // 100 GiB: the shares alone decide.
+        assert_eq!([26, 25].map(|free| at(100, free)), [DiskPressure::None, DiskPressure::Expire], "75 %");
+        assert_eq!([16, 15].map(|free| at(100, free)), [DiskPressure::Expire, DiskPressure::Delete], "85 %");
+        // 1,000 GiB: 40 and 20 GiB to spare are enough, whatever share that is.
+        assert_eq!([40, 39].map(|free| at(1000, free)), [DiskPressure::None, DiskPressure::Expire]);
+        assert_eq!([20, 19].map(|free| at(1000, free)), [DiskPressure::Expire, DiskPressure::Delete]);
+        // 20 GiB: less than 20 are always free, so the share is needed, too.
+        assert_eq!(
+            [6, 5, 3].map(|free| at(20, free)),
+            [DiskPressure::None, DiskPressure::Expire, DiskPressure::Delete]
+        );
+    }
+
+    #[test]
+    fn expired_messages_go_in_their_hour_or_in_any() {
+        let four = 4 * MS_PER_HOUR + 20_000 * 24 * MS_PER_HOUR;
+        for (wall_ms, is_so) in
+            [(four - 1, false), (four, true), (four + MS_PER_HOUR - 1, true), (four + MS_PER_HOUR, false)]
+        {
+            assert_eq!((is_hour(Some(4), wall_ms), is_hour(None, wall_ms)), (is_so, true), "{wall_ms}");
+        }
+    }
 }

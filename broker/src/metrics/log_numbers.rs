@@ -159,7 +159,7 @@ fn write_disk(replica: &Replica, seen: &LogStatus, stats: &LogStats, out: &mut E
         out.gauge_whole("flotilla_disk_size_bytes", "Size of the file system of the log.", &[], bytes);
     }
     let help = "Free bytes below which sends are refused.";
-    out.gauge_whole("flotilla_disk_free_min_bytes", help, &[], replica.config.disk_free_bytes_min);
+    out.gauge_whole("flotilla_disk_free_min_bytes", help, &[], stats.disk_free_bytes_min);
     out.gauge_whole("rocketmq_storage_size", "Bytes of all segment files of the log.", &[], stats.files_bytes);
     if let Some(bytes) = replica.config.data_bytes_max {
         out.gauge_whole("flotilla_log_quota_bytes", "Quota for the segment files.", &[], bytes);

@@ -219,6 +219,7 @@ fn config_of(node: u64, replicas: &[ReplicaConfig], dir: &Path) -> BrokerConfig 
         peer_listen: own.peer.parse().expect("an address"),
         segment_bytes: 8 << 20,
         disk_free_bytes_min: 0,
+        disk_refuse_free_bytes: 0,
         ..BrokerConfig::default()
     }
 }

@@ -26,7 +26,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Settings that no flag has.
 const SETTINGS_FILE: &str = "broker.toml";
 /// On a small disk that a fault fills the oldest messages would go, consumed or not: that is a setting, and no loss to find.
-const NOTHING_IS_LET_GO: &str = "disk_expire_free_bytes = 0\ndisk_delete_free_bytes = 0\n";
+const NOTHING_IS_LET_GO: &str = "disk_expire_free_bytes = 0\ndisk_delete_free_bytes = 0\ndisk_refuse_free_bytes = 0\n";
 
 /// What to start.
 #[derive(Debug, Clone)]

@@ -151,6 +151,8 @@ impl DevArguments {
                 namesrv: vec![self.namesrv_address().to_string()],
                 segment_bytes: self.segment_bytes,
                 data_bytes_max: Some(self.data_quota),
+                // What it takes is bounded by the quota; a disk that is nearly full of other things is no reason to refuse.
+                disk_refuse_free_bytes: 0,
                 // The oldest go well before sends would be refused.
                 auto_create_topics: !self.no_auto_create,
                 auto_create_groups: !self.no_auto_create,

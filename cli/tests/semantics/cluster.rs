@@ -78,7 +78,7 @@ impl Cluster {
             let (client, peer) = (address(node), address(node + NODES));
             let text = format!(
                 "node = {node}\ndata_dir = {data:?}\nclient_listen = \"{client}\"\npeer_listen = \"{peer}\"\n\
-                 namesrv = [\"{}\"]\ndisk_free_bytes_min = 0\n{settings}\n{replicas}",
+                 namesrv = [\"{}\"]\ndisk_free_bytes_min = 0\ndisk_refuse_free_bytes = 0\n{settings}\n{replicas}",
                 address(0)
             );
             std::fs::write(&path, text).expect("the config can be written");

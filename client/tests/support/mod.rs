@@ -46,6 +46,7 @@ impl Cluster {
                 peer_listen: own.peer.parse().expect("an address"),
                 segment_bytes: 8 << 20,
                 disk_free_bytes_min: 0,
+                disk_refuse_free_bytes: 0,
                 ..BrokerConfig::default()
             };
             configs.push(config.clone());

@@ -77,6 +77,7 @@ fn config_of(id: u64, options: &Options) -> BrokerConfig {
         segment_bytes: options.segment_bytes,
         tail_cache_bytes: 1 << 20,
         disk_free_bytes_min: 0,
+        disk_refuse_free_bytes: 0,
         elect_on_peer_gone: options.elect_on_peer_gone,
         // Made by hand, with settings of their own.
         auto_create_topics: false,

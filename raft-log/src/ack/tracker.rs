@@ -265,6 +265,11 @@ impl ReplicaMarks {
         ReplicaMarks { tracker, node, matched_is_durable }
     }
 
+    /// Whether followers answer only for what they have on disk.
+    pub(crate) fn matched_is_durable(&self) -> bool {
+        self.matched_is_durable
+    }
+
     /// The follower has everything up to `index` in the reign `term`.
     pub(crate) fn matched(&self, term: Term, index: LogIndex) {
         let mut inner = self.tracker.inner();

@@ -148,7 +148,7 @@ async fn a_damaged_leader_hands_over_and_does_not_lead_until_it_is_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn damage_in_the_segment_that_is_written_to_is_mended_once_it_is_sealed() {
+async fn damage_in_the_segment_that_is_written_to_is_mended_though_nothing_is_written() {
     let cluster = grown(3, None).await;
     let (leader, _) = cluster.leader().await;
     let victim = cluster.follower(leader);
@@ -168,11 +168,13 @@ async fn damage_in_the_segment_that_is_written_to_is_mended_once_it_is_sealed() 
     let Some(damaged) = (0..=last).find(|index| log.read(LogIndex(*index)).is_err()) else {
         panic!("nothing was read from the tail file");
     };
-    cluster.until("the damage", || log.integrity().damaged_entries == 1).await;
-    cluster.propose(payload(number)).await;
     cluster.until("the repair", || log.integrity().damages_mended_total == 1).await;
+    assert_eq!(log.status().last, Some(LogIndex(last)), "no entry was needed for it");
+    assert_ne!(segments(cluster.dirs[&victim].path()).pop().unwrap(), tail, "what comes next goes to a new file");
     let right = cluster.running[&leader].0.read(LogIndex(damaged)).unwrap();
     assert_eq!(log.read(LogIndex(damaged)).unwrap(), right);
+    assert_eq!((log.integrity().damaged_segments, markers(cluster.dirs[&victim].path())), (0, 0));
+    cluster.propose(payload(number)).await;
     cluster.settle().await;
 }
 
@@ -223,6 +225,32 @@ async fn damage_that_is_to_be_applied_again_is_mended_before_it_is_applied() {
     let mut seen = numbers(&cluster.settle().await);
     seen.dedup();
     assert_eq!(seen, (0..=200).collect::<Vec<_>>());
+    assert_eq!(cluster.running[&victim].0.integrity().damages_mended_total, 1);
+}
+
+/// Entries that are to be applied again at the start, one of them damaged, in the very file that is written to: the start
+/// waits for a peer, and nothing has to be written for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_start_that_needs_a_damaged_entry_of_the_last_segment_gets_it_from_a_peer() {
+    let mut cluster = grown(3, None).await;
+    let (leader, _) = cluster.leader().await;
+    let victim = cluster.follower(leader);
+    let count = segments(cluster.dirs[&victim].path()).len();
+    let (mut number, mut in_tail) = (200, 0);
+    while in_tail < 10 {
+        cluster.propose(payload(number)).await;
+        number += 1;
+        in_tail += u32::from(segments(cluster.dirs[&victim].path()).len() > count);
+    }
+    cluster.settle().await;
+    cluster.running[&victim].0.shutdown(PATIENCE).await;
+    cluster.kill(victim);
+    let dir = cluster.dirs[&victim].path().to_owned();
+    flip(&segments(&dir).pop().unwrap(), 4096 + 2 * 1536 + 300);
+    let (runtime, patience) = (cluster.runtime.clone(), PATIENCE);
+    runtime.timeout(patience, cluster.start_node(victim)).await.expect("the start comes to an end");
+    let applied = cluster.settle().await;
+    assert!(numbers(&applied).ends_with(&[number - 2, number - 1]), "{:?}", numbers(&applied));
     assert_eq!(cluster.running[&victim].0.integrity().damages_mended_total, 1);
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster_test::{Cluster, PATIENCE, numbers, payload};
-use crate::{NodeId, Role, Standing};
+use crate::{GroupMembers, NodeId, Role, Standing};
 
 impl Cluster {
     /// Its directory is another one from now on.
@@ -28,12 +28,13 @@ impl Cluster {
         self.within("the voters", agreed).await;
     }
 
-    /// Waits until the members of all running replicas are recorded with their lives.
+    /// Waits until the members of all running replicas are recorded with their lives, and nothing of that is under way.
     pub(crate) async fn await_recorded(&self) {
         let recorded = async {
             while !self.running.values().all(|(log, _)| {
-                let members = log.members().members;
-                !members.is_empty() && members.values().all(|member| member.incarnation.is_known())
+                let GroupMembers { members, is_committed, is_joint, .. } = log.members();
+                let are_known = members.values().all(|member| member.incarnation.is_known());
+                !members.is_empty() && are_known && is_committed && !is_joint
             }) {
                 self.runtime.sleep(Duration::from_millis(20)).await;
             }

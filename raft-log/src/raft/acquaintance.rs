@@ -8,6 +8,7 @@ use flotilla_runtime::{Runtime, Task};
 use futures::future::join_all;
 use openraft::errors::{InitializeError, RaftError};
 
+use super::remembrance::{Recollection, Remembrance, remembrance_of};
 use super::stamp::Stamp;
 use super::type_config::LogRaft;
 use super::wire::{PeerMessage, decode, encode};
@@ -33,6 +34,8 @@ const TELL_PAUSE: Duration = Duration::from_secs(10);
 pub(crate) enum Verdict {
     /// It knows the asker in no other life, and promises to know it in no other.
     Welcome,
+    /// The same, and what it remembers of it. Only said to whom it can be said ([`Stamp::reads_memory`]).
+    Remembered(Remembrance),
     /// There is a group, of which the asker is no member as it is.
     Stranger {
         /// The life in which the asker's number is known.
@@ -69,6 +72,15 @@ pub(crate) async fn ask_acquaintance(
 
 /// What `asker` is told. Blocks: a promise is on disk before it is given.
 pub(crate) fn judge(standings: &Standings, view: &LogView, asker: &Stamp) -> std::io::Result<Verdict> {
+    let verdict = judge_life(standings, view, asker)?;
+    let remembered = remembrance_of(standings, view, asker).filter(|_| asker.reads_memory);
+    Ok(match (verdict, remembered) {
+        (Verdict::Welcome, Some(remembered)) => Verdict::Remembered(remembered),
+        (verdict, _) => verdict,
+    })
+}
+
+fn judge_life(standings: &Standings, view: &LogView, asker: &Stamp) -> std::io::Result<Verdict> {
     let members = standings.members();
     let recorded = members.members.get(&asker.node).map_or(Incarnation::UNKNOWN, |member| member.incarnation);
     if recorded.is_known() {
@@ -99,10 +111,12 @@ pub(crate) struct Founding {
 }
 
 impl Founding {
-    /// Founds a group of one at once; begins to ask the others in a larger one. Nothing to do for whoever has its place.
+    /// Founds a group of one at once; begins to ask the others in a larger one. Whoever has its place asks what the others
+    /// remember of it.
     pub(crate) async fn start(self) -> Result<Option<Task<()>>, OpenError> {
         if self.standings.origin() != Origin::Undecided {
-            return Ok(None);
+            let Founding { node, standings, view, transport, runtime, .. } = self;
+            return Ok(Recollection { node, standings, view, transport, runtime }.start());
         }
         if self.voters.len() == 1 {
             self.found().await.map_err(OpenError::Core)?;
@@ -125,7 +139,7 @@ impl Founding {
             let answers = join_all(asking).await;
             let stranger = answers.iter().flatten().find_map(|(answer, _)| match answer.verdict {
                 Verdict::Stranger { known } => Some(known),
-                Verdict::Welcome => None,
+                Verdict::Welcome | Verdict::Remembered(_) => None,
             });
             if let Some(known) = stranger {
                 return self.give_up(known).await;

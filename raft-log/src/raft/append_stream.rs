@@ -196,15 +196,16 @@ impl AppendStream {
 
     /// `None` if the frame is not an answer to a request.
     fn answered(&mut self, frame: Bytes) -> Option<RpcResult<StreamAppendResult<TypeConfig>>> {
-        match Stamp::of(&frame) {
-            Ok(sender) if self.peer.1.admits_answer(self.peer.0, &sender) || planted::answers_itself() => {}
+        let sender = match Stamp::of(&frame) {
+            Ok(sender) if self.peer.1.admits_answer(self.peer.0, &sender) || planted::answers_itself() => sender,
             Ok(_) => return Some(Err(protocol_error(NOT_KNOWN))),
             Err(error) => return Some(Err(protocol_error(error))),
-        }
+        };
         let result = match decode(frame) {
             Ok(PeerMessage::AppendResponse(result)) => result,
             Ok(PeerMessage::DurableMark(DurableMark { term, index })) => {
                 self.marks.durable(term, index);
+                self.peer.1.remember(self.peer.0, sender.incarnation, term, index);
                 return None;
             }
             Ok(_) => return Some(Err(protocol_error("another message than an append response"))),
@@ -221,7 +222,11 @@ impl AppendStream {
         self.flight.room.notify_one();
         self.last_answer = self.runtime.now();
         if let Ok(Some(matched)) = &result {
-            self.marks.matched(term, LogIndex(matched.index()));
+            let index = LogIndex(matched.index());
+            self.marks.matched(term, index);
+            if self.marks.matched_is_durable() {
+                self.peer.1.remember(self.peer.0, sender.incarnation, term, index);
+            }
         }
         Some(Ok(result))
     }

@@ -3,19 +3,22 @@
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
+use std::sync::{Arc, Weak};
 
 use flotilla_planted_bugs::{Bug, is_planted};
 use futures::Stream;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{EntryPayload, OptionalSend, RaftLogReader};
+use tokio::sync::Mutex;
 
 use super::type_config::{
     Entry, LogId, TypeConfig, Vote, to_entry, to_entry_id, to_log_id, to_record, to_saved_vote, to_vote,
 };
 use crate::ack::AckTracker;
 use crate::log_files::LogFiles;
-use crate::log_view::{LogView, read_error_to_io};
+use crate::log_view::LogView;
 use crate::lost_tail::TailKeeper;
+use crate::repair::Sealer;
 use crate::segment::Record;
 use crate::{FlushMode, LogIndex, NodeId, Term};
 
@@ -28,15 +31,33 @@ const APPLY_ENTRIES_MAX: u64 = 1024;
 
 /// The log as openraft's core writes it.
 pub(crate) struct LogStore {
-    files: LogFiles,
+    /// Shared with whoever mends damage in the file that is written to: he has it sealed when nothing is written. The core
+    /// never waits for him longer than that takes.
+    files: Arc<Mutex<LogFiles>>,
+    view: LogView,
     acks: AckTracker,
     keeper: TailKeeper,
 }
 
 impl LogStore {
     pub(crate) fn new(files: LogFiles, acks: AckTracker, keeper: TailKeeper) -> LogStore {
-        LogStore { files, acks, keeper }
+        let view = files.view();
+        let files = Arc::new(Mutex::new(files));
+        view.shared.damages.set_sealer(sealer(Arc::downgrade(&files)));
+        LogStore { files, view, acks, keeper }
     }
+}
+
+fn sealer(files: Weak<Mutex<LogFiles>>) -> Sealer {
+    Box::new(move || {
+        let files = files.upgrade();
+        Box::pin(async move {
+            match files {
+                Some(files) => files.lock().await.seal_if_wanted(0).await,
+                None => Err(io::Error::other("log is closed")),
+            }
+        })
+    })
 }
 
 fn index_range(range: impl RangeBounds<u64>) -> Range<LogIndex> {
@@ -129,22 +150,22 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     type LogReader = LogView;
 
     async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
-        let (purged, last) = self.files.view().ends();
+        let (purged, last) = self.view.ends();
         Ok(LogState { last_purged_log_id: purged.map(to_log_id), last_log_id: last.map(to_log_id) })
     }
 
     async fn get_log_reader(&mut self) -> LogView {
-        self.files.view()
+        self.view.clone()
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
-        self.files.save_vote(to_saved_vote(vote)).await?;
+        self.files.lock().await.save_vote(to_saved_vote(vote)).await?;
         self.acks.enter(Term(vote.leader_id().term));
         Ok(())
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
-        self.files.view().save_committed(committed.as_ref().map(to_entry_id))?;
+        self.view.save_committed(committed.as_ref().map(to_entry_id))?;
         if let Some(committed) = committed {
             self.acks.committed(LogIndex(committed.index()));
         }
@@ -152,7 +173,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
-        Ok(self.files.view().committed().map(to_log_id))
+        Ok(self.view.committed().map(to_log_id))
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
@@ -182,7 +203,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             })
             .collect();
         let last = records.last().map(|record| record.id);
-        let (acks, is_synced) = (self.acks.clone(), self.files.flush_mode() == FlushMode::Sync);
+        let (acks, is_synced) = (self.acks.clone(), self.view.flush_mode() == FlushMode::Sync);
         let done = Box::new(move |flushed: io::Result<()>| {
             let is_durable = is_synced && flushed.is_ok();
             callback.io_completed(flushed);
@@ -190,7 +211,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 acks.synced_self(last.map(|last| last.index));
             }
         });
-        self.files.append(records, done).await?;
+        self.files.lock().await.append(records, done).await?;
         if let Some(voters) = voters {
             self.acks.set_voters(voters);
         }
@@ -198,7 +219,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             self.acks.appended(last, bytes, tickets);
             if is_synced {
                 // The sync may have been quicker than this: its word came before the entry was known.
-                self.acks.synced_self(self.files.view().durable_index());
+                self.acks.synced_self(self.view.durable_index());
             }
         }
         Ok(())
@@ -206,21 +227,28 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
         let last = last.map(|last| LogIndex(last.index()));
-        let view = self.files.view();
+        let view = self.view.clone();
         let first = last.map_or(LogIndex(0), LogIndex::next);
         let keeper = self.keeper.clone();
         let keeping = move || {
-            let overridden = view.read(first..LogIndex(u64::MAX), usize::MAX).map_err(read_error_to_io)?;
+            // Damage must not stand in the way: nobody can give such an entry back, and the leader's takes its place.
+            let (overridden, damaged) = view.read_around(first..LogIndex(u64::MAX))?;
+            if !damaged.is_empty() {
+                tracing::error!(
+                    first = %damaged[0], entries = damaged.len(),
+                    "entries that another leader overrides are damaged: what was acknowledged in them cannot be kept aside"
+                );
+            }
             keeper.keep(overridden)
         };
-        let kept = self.keeper.when_there_is_room(&self.files.view().shared, keeping).await;
-        kept.map_err(|error| self.files.view().failure().report_io("lost tail", error))?;
-        self.files.truncate_after(last).await?;
+        let kept = self.keeper.when_there_is_room(&self.view.shared, keeping).await;
+        kept.map_err(|error| self.view.failure().report_io("lost tail", error))?;
+        self.files.lock().await.truncate_after(last).await?;
         self.acks.truncated(last);
         Ok(())
     }
 
     async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
-        self.files.purge(to_entry_id(&upto)).await
+        self.files.lock().await.purge(to_entry_id(&upto)).await
     }
 }

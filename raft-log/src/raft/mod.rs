@@ -16,21 +16,27 @@ mod membership;
 mod network;
 mod parcel;
 mod planted;
+mod remembrance;
 mod responder;
 mod snapshot_inbox;
 mod stamp;
 mod stream_resets;
 #[cfg(test)]
 mod suite_test;
+#[cfg(test)]
+mod truncation_test;
 mod type_config;
 mod vote_hold;
 #[cfg(test)]
 mod vote_hold_test;
 mod watch;
 mod wire;
+mod wire_body;
 #[cfg(test)]
 mod wire_test;
 
+#[cfg(test)]
+pub(crate) use acquaintance::Verdict;
 pub(crate) use acquaintance::{AcquaintanceAnswer, Founding, ask_acquaintance, judge};
 pub(crate) use admission::{Admission, change_members};
 pub(crate) use append_stream::serve_append;
@@ -47,6 +53,7 @@ pub(crate) use network::NetworkFactory;
 #[cfg(test)]
 pub(crate) use parcel::ParcelId;
 pub(crate) use parcel::{Parcel, put_sides};
+pub(crate) use remembrance::Remembrance;
 pub(crate) use responder::ReplyTo;
 pub(crate) use snapshot_inbox::{INCOMING_FILE, Received, SnapshotInbox};
 #[cfg(test)]

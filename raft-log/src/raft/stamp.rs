@@ -9,6 +9,7 @@ use crate::{Incarnation, LogIndex, NodeId};
 /// Bytes of a stamp. [`super::encode`] leaves room for it.
 pub(crate) const STAMP_BYTES: usize = 32;
 const FOUNDER: u8 = 1;
+const READS_MEMORY: u8 = 2;
 const CRC_AT: usize = STAMP_BYTES - 4;
 
 /// The sender of a frame.
@@ -20,6 +21,8 @@ pub(crate) struct Stamp {
     pub(crate) membership: Option<LogIndex>,
     /// It was there when the group was founded.
     pub(crate) is_founder: bool,
+    /// It understands what is remembered of it ([`super::remembrance`]); older ones do not.
+    pub(crate) reads_memory: bool,
 }
 
 impl Stamp {
@@ -31,7 +34,9 @@ impl Stamp {
         stamp.put_u64_le(self.node.0);
         stamp.put_u64_le(self.incarnation.0);
         stamp.put_u64_le(self.membership.map_or(0, |index| index.next().0));
-        stamp.put_slice(&[if self.is_founder { FOUNDER } else { 0 }, 0, 0, 0]);
+        let founder = if self.is_founder { FOUNDER } else { 0 };
+        let memory = if self.reads_memory { READS_MEMORY } else { 0 };
+        stamp.put_slice(&[founder | memory, 0, 0, 0]);
         let crc = crc32c::crc32c(&frame[..CRC_AT]);
         frame[CRC_AT..STAMP_BYTES].copy_from_slice(&crc.to_le_bytes());
         frame.freeze()
@@ -51,6 +56,7 @@ impl Stamp {
             incarnation: Incarnation(u64_at(frame, 8)),
             membership: u64_at(frame, 16).checked_sub(1).map(LogIndex),
             is_founder: flags & FOUNDER != 0,
+            reads_memory: flags & READS_MEMORY != 0,
         })
     }
 }
@@ -63,7 +69,8 @@ mod tests {
     #[test]
     fn a_stamp_reads_back_and_leaves_the_frame_alone() {
         for membership in [None, Some(LogIndex(0)), Some(LogIndex(77))] {
-            let stamp = Stamp { node: NodeId(3), incarnation: Incarnation(9), membership, is_founder: true };
+            let (node, incarnation) = (NodeId(3), Incarnation(9));
+            let stamp = Stamp { node, incarnation, membership, is_founder: true, reads_memory: membership.is_none() };
             let frame = stamp.put_on(encode(PeerMessage::VitalsRequest));
             assert_eq!(Stamp::of(&frame), Ok(stamp));
             assert!(matches!(decode(frame.clone()), Ok(PeerMessage::VitalsRequest)));

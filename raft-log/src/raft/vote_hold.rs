@@ -12,7 +12,7 @@
 //! disk is gone. With some unreachable, waiting is all there is; an operator may start the group with what is left.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use flotilla_runtime::{Runtime, Task};
@@ -23,7 +23,6 @@ use super::type_config::LogRaft;
 use super::wire::{PeerMessage, decode, encode};
 use crate::ids::EntryId;
 use crate::log_view::LogView;
-use crate::room::RECHECK;
 use crate::room_wait::is_full;
 use crate::standing::Standings;
 use crate::status_watch::StatusWatch;
@@ -56,6 +55,8 @@ pub(crate) struct HoldAnswer {
 #[derive(Clone)]
 pub(crate) struct VoteHold {
     state: Arc<AtomicU8>,
+    /// The others are being asked what they remember of this replica.
+    is_recollecting: Arc<AtomicBool>,
     standings: Standings,
 }
 
@@ -70,12 +71,18 @@ pub(crate) struct Recovery {
 
 impl VoteHold {
     pub(crate) fn new(has_lost: bool, standings: Standings) -> VoteHold {
-        VoteHold { state: Arc::new(AtomicU8::new(if has_lost { HOLDS } else { VOTES })), standings }
+        let state = Arc::new(AtomicU8::new(if has_lost { HOLDS } else { VOTES }));
+        VoteHold { state, is_recollecting: Arc::default(), standings }
     }
 
-    /// It neither votes nor campaigns: entries are missing, or its directory is not the one the group knows.
+    /// It neither votes nor campaigns: entries are missing, its directory is not the one the group knows, or whether it is as it
+    /// was is just being asked.
     pub(crate) fn holds(&self) -> bool {
-        self.recovers() || !self.standings.may_vote()
+        self.recovers() || self.is_recollecting.load(Ordering::Acquire) || !self.standings.may_vote()
+    }
+
+    pub(crate) fn set_recollecting(&self, is_recollecting: bool) {
+        self.is_recollecting.store(is_recollecting, Ordering::Release);
     }
 
     /// Entries are missing that were confirmed.
@@ -143,16 +150,14 @@ impl VoteHold {
     }
 
     async fn end(&self, recovery: &Recovery, state: u8) {
-        while let Err(error) = recovery.view.recovered().await {
-            if !is_full(&error) {
+        match recovery.view.recovered().await {
+            Ok(()) => {}
+            // The log was closed while it waited for room.
+            Err(error) if is_full(&error) => return,
+            Err(error) => {
                 recovery.view.failure().report_io("boot mark", error);
                 return;
             }
-            if recovery.view.shared.room.is_closing() {
-                return;
-            }
-            tracing::warn!(%error, "boot mark waits for room on the disk");
-            recovery.runtime.sleep(RECHECK).await;
         }
         self.state.store(state, Ordering::Release);
         // Whether it campaigns is not settled by this alone.

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use flotilla_runtime::BoxFuture;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -19,7 +20,11 @@ pub(crate) struct Damages {
     has_to_seal: AtomicBool,
     /// Told at each change.
     news: Notify,
+    sealer: OnceLock<Sealer>,
 }
+
+/// Has the writer go on in a new file, if it is wanted.
+pub(crate) type Sealer = Box<dyn Fn() -> BoxFuture<'static, io::Result<()>> + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -120,6 +125,22 @@ impl Damages {
         let mut state = self.state();
         state.to_seal.insert(sequence);
         self.note_to_seal(&state);
+    }
+
+    /// From now on the writer can be asked.
+    pub(crate) fn set_sealer(&self, sealer: Sealer) {
+        // Set once, by the one who owns the writer.
+        let _ = self.sealer.set(sealer);
+        self.news.notify_waiters();
+    }
+
+    /// Has the writer go on in a new file now, where [`Damages::want_sealed`] asks for it. An error if there is no writer yet,
+    /// or it failed.
+    pub(crate) async fn seal(&self) -> io::Result<()> {
+        match self.sealer.get() {
+            Some(seal) => seal().await,
+            None => Err(io::Error::other("log is still opening")),
+        }
     }
 
     fn note_to_seal(&self, state: &State) {

@@ -20,7 +20,7 @@ mod quarantine;
 mod repair_test;
 mod steward;
 
-pub(crate) use damages::Damages;
+pub(crate) use damages::{Damages, Sealer};
 pub(crate) use fetch::{FetchAnswer, FetchRequest, serve_fetch};
 pub(crate) use lead_guard::LeadGuard;
 pub(crate) use passing::{scan_around, scan_around_to};

@@ -12,10 +12,10 @@ use super::fetch::fetch;
 use super::mend::{Patient, mend, take_over};
 use super::quarantine::{remove_marker, write_marker};
 use crate::disk::Disk;
-use crate::log_files::disk_space;
 use crate::log_view::LogView;
 use crate::room::Need;
 use crate::segment::{DamagedRange, Examination};
+use crate::segment_maker::disk_space;
 use crate::status_watch::StatusWatch;
 use crate::{LogIndex, NodeId, Transport};
 
@@ -173,9 +173,18 @@ impl Inner {
         is_same.then(|| Examination::of(segment))
     }
 
+    fn is_tail(&self, sequence: u64) -> bool {
+        let state = self.view.shared.state();
+        state.segments.last().is_some_and(|tail| tail.header.sequence == sequence)
+    }
+
     /// Mends a segment, or tells why not. Also done with when there is nothing left to mend.
     async fn treat(&self, sequence: u64, mut ranges: Vec<DamagedRange>) -> Result<(), String> {
         let damages = &self.view.shared.damages;
+        if self.is_tail(sequence) {
+            damages.want_sealed(sequence);
+            damages.seal().await.map_err(|error| format!("its segment cannot be sealed: {error}"))?;
+        }
         let (mut patient, start) = {
             let state = self.view.shared.state();
             let is_tail = state.segments.last().is_some_and(|tail| tail.header.sequence == sequence);
@@ -185,8 +194,7 @@ impl Inner {
                 return Ok(());
             };
             if is_tail {
-                damages.want_sealed(sequence);
-                return Err("its segment is still written to; it is sealed with the next entry".to_owned());
+                return Err("its segment is still written to".to_owned());
             }
             let patient = Patient {
                 header: segment.header,

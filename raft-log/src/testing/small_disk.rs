@@ -39,6 +39,16 @@ impl SmallDisk {
         self.space.lock().unwrap().foreign_bytes = bytes;
     }
 
+    /// The process dies, and the machine lives on.
+    pub(crate) fn kill_process(&self) {
+        self.inner.kill_process();
+    }
+
+    /// The machine goes down, and comes up again with what was synced.
+    pub(crate) fn lose_power(&self) {
+        self.inner.power_cycle_losing_all_unsynced();
+    }
+
     /// Bytes of the log's files that are no segments: marks, checkpoints, summaries.
     pub(crate) fn bytes_besides_segments(&self) -> u64 {
         let space = self.space.lock().unwrap();
@@ -93,6 +103,10 @@ impl Disk for SmallDisk {
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
         self.inner.lock(path)
+    }
+
+    fn boot_id(&self) -> io::Result<Option<String>> {
+        self.inner.boot_id()
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {

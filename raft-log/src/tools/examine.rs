@@ -15,13 +15,13 @@ use crate::checkpoint_file::{Checkpoint, Origin, parse_checkpoint_name};
 use crate::disk::{Disk, DiskFile, read_file};
 use crate::identity::{IDENTITY_FILE, Identity};
 use crate::ids::{EntryId, next_index};
-use crate::log_files::PREPARED_FILE;
 use crate::raft::decode_membership;
 use crate::recovery::is_foreign;
 use crate::segment::{
     Found, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader, Summary, identity_hash, parse_segment_name, record_behind,
     walk_segment,
 };
+use crate::segment_maker::PREPARED_FILE;
 use crate::vote_and_marks::{
     COMMIT_MAGIC, CONTROL_MAGIC, COVERED_BYTES, FILE_BYTES, MARKS_FILE, SLOT_BYTES, SavedVote, Slot, TailFloor,
 };
