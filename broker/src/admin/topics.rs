@@ -36,6 +36,9 @@ pub fn rejected(rejection: &Rejection) -> v2::Status {
         | Rejection::DedupWindowOutOfRange { .. }
         | Rejection::MaxDeliveriesOutOfRange { .. } => Code::BadRequest,
         Rejection::TopicNotWritable | Rejection::TopicNotReadable | Rejection::GroupPaused => Code::Forbidden,
+        Rejection::SharesOutOfRange { .. } => Code::BadRequest,
+        Rejection::SharesOutdated { .. } | Rejection::SharesNotMoving => Code::PreconditionFailed,
+        Rejection::WriteWiped | Rejection::TopicMoving { .. } => Code::HaNotAvailable,
         Rejection::OffsetOutOfRange { .. } => Code::IllegalOffset,
         Rejection::TopicNotDrained { .. } => Code::PreconditionFailed,
         Rejection::TopicReplaced { .. } => Code::TopicNotFound,
