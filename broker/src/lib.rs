@@ -8,12 +8,13 @@
 //! - nothing of a message is kept outside log and store: a replica that dies loses no acknowledged one.
 //!
 //! The parts: `edge` speaks the clients' language (names, routes, settings), `produce` stores, `consume` hands out,
-//! `lead` finds the leader and the way into the log, `duty` is what a leader does unasked, `peer` connects the replicas, `admin` serves operators,
+//! `lead` finds the leader and the way into the log, `cluster` knows the other broker groups, `duty` is what a leader does unasked, `peer` connects the replicas, `admin` serves operators,
 //! `metrics` is what monitoring is told. A process
 //! runs a [`Broker`]; a simulation runs [`Node`]s.
 
 mod admin;
 mod broker;
+mod cluster;
 pub mod config;
 mod consume;
 mod duty;

@@ -1,5 +1,6 @@
 //! A whole replica except its sockets: wires the parts together, owns their tasks, and takes them down again.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::sync::Notify;
 
 use crate::admin::key_indexer::{self, GrownQueues};
 use crate::admin::service::AdminService;
+use crate::cluster::view::{self, ClusterView};
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
 use crate::consume::renewal::{Renewals, renew_deliveries};
@@ -162,7 +164,9 @@ impl Node {
         let keys = key_indexer::open(&disk, &config.data_dir)?;
         let log = ReplicatedLog::open(config.log_config(), runtime.clone(), disk, transport, machine).await?;
         peers.update(&log.members());
-        let (replica, proposer) = assemble(config, runtime, log, (store, keys, grown), clock, lanes, failure, peers);
+        let cluster = ClusterView::new(&config, runtime.clone(), connector.clone());
+        let (replica, proposer) =
+            assemble(config, runtime, log, (store, keys, grown), clock, lanes, failure, (peers, cluster));
         let mut tasks = vec![proposer];
         tasks.extend(duties(&replica, catalog, &*connector));
         tasks.extend(duty::start(&replica, &duty_news));
@@ -291,7 +295,7 @@ fn assemble(
     clock: Arc<TermClock>,
     lanes: Arc<Lanes>,
     failure: Arc<Failure>,
-    peers: Arc<PeerBook>,
+    (peers, cluster): (Arc<PeerBook>, ClusterView),
 ) -> (Arc<Replica>, Task<()>) {
     let counters = Arc::new(Counters::new(config.metrics_labels_max));
     let suspected = log.clone();
@@ -319,6 +323,8 @@ fn assemble(
             suspect,
         ),
         peers,
+        cluster,
+        is_leader_silent: AtomicBool::new(false),
         quotas: Quotas::new(&config),
         queue_picker: QueuePicker::new(),
         routes: RwLock::new(Arc::new(RoutePlan::new(&config, &config.client_addresses()))),
@@ -355,6 +361,8 @@ fn duties(replica: &Arc<Replica>, catalog: Arc<Notify>, connector: &dyn Connecto
     tasks.push(failure.guard(runtime, "renewal", renew_deliveries(replica.clone())));
     tasks.push(failure.guard(runtime, "key-index", key_indexer::index_keys(replica.clone())));
     if !replica.config.namesrv.is_empty() {
+        let looking = replica.clone();
+        tasks.push(failure.guard(runtime, "cluster-view", view::watch(looking)));
         let row = Arc::new(OwnRow::new(replica));
         let keeping = registration::keep_row(replica.clone(), row.clone(), catalog);
         tasks.push(failure.guard(runtime, "own-row", keeping));

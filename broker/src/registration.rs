@@ -96,7 +96,7 @@ fn row_of(replica: &Replica) -> namesrv::Registration {
     let topics = replica.store.topics().into_iter().map(|info| namesrv::TopicEntry {
         name: info.name.to_string(),
         queue_count: info.queue_count,
-        permission: permission(info.permission).into(),
+        permission: permission(replica.permission_in_force(info.permission)).into(),
         message_type: message_type(info.message_type).into(),
     });
     let addresses = replica.client_addresses(&replica.log.members()).into_iter();

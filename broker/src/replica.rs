@@ -1,5 +1,6 @@
 //! What the parts of one replica share: settings, log, store, and the state around them.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{Command, StoreReader, TopicInfo, TopicLevel};
 
 use crate::admin::key_indexer::GrownQueues;
+use crate::cluster::view::ClusterView;
 use crate::config::BrokerConfig;
 use crate::consume::lanes::Lanes;
 use crate::consume::renewal::Renewals;
@@ -61,6 +63,10 @@ pub struct Replica {
     pub quotas: Quotas,
     /// Which queue a message goes to.
     pub queue_picker: QueuePicker,
+    /// The other broker groups.
+    pub cluster: ClusterView,
+    /// The replica that leads, as far as this one knows, does not answer it.
+    pub is_leader_silent: AtomicBool,
     /// What routes look like.
     pub routes: RwLock<Arc<RoutePlan>>,
     /// Who is known here.
@@ -127,6 +133,15 @@ impl Replica {
                  leader has taken it in again",
                 self.log.incarnation()
             )),
+        }
+    }
+
+    /// What may be done with a topic of that permission in this group now.
+    pub fn permission_in_force(&self, permission: Permission) -> Permission {
+        match permission {
+            Permission::ReadWrite if self.store.is_write_wiped() => Permission::Read,
+            Permission::Write if self.store.is_write_wiped() => Permission::None,
+            other => other,
         }
     }
 

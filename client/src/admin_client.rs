@@ -157,11 +157,13 @@ pub struct FromReplica<T> {
 /// Operator's calls to the cluster.
 #[derive(Debug, Clone)]
 pub struct AdminClient {
-    client: Client,
+    pub(crate) client: Client,
+    /// Only this broker group is meant.
+    pub(crate) target: Option<String>,
 }
 
 /// What all admin replies have.
-trait HasStatus {
+pub(crate) trait HasStatus {
     fn status(&self) -> Option<&v2::Status>;
 }
 
@@ -189,6 +191,8 @@ has_status!(
     admin::TransferLeaderReply,
     admin::ChangeReplicaReply,
     admin::ListReplicasReply,
+    admin::SetWritePermissionReply,
+    admin::SetTopicSharesReply,
     admin::UpdateTopicReply,
     admin::UpdateGroupReply,
     admin::ResetGroupReply,
@@ -200,22 +204,22 @@ has_status!(
     admin::TraceMessageReply,
 );
 
-type Call<T> = BoxFuture<'static, Result<T, CallError>>;
+pub(crate) type Call<T> = BoxFuture<'static, Result<T, CallError>>;
 
 impl AdminClient {
     pub(crate) fn new(client: Client) -> AdminClient {
-        AdminClient { client }
+        AdminClient { client, target: None }
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.client.shared
     }
 
-    /// Makes a topic; `true` if the very same one was there already.
-    ///
-    /// # Errors
-    /// [`AdminError`]; rejected if a topic of that name but another shape exists.
-    pub async fn create_topic(&self, spec: &TopicSpec) -> Result<bool, AdminError> {
+    pub(crate) async fn create_topic_here(
+        &self,
+        spec: &TopicSpec,
+        shares: Option<admin::TopicShares>,
+    ) -> Result<bool, AdminError> {
         let topic = admin::Topic {
             name: spec.name.to_string(),
             message_type: i32::from(spec.message_type.code()),
@@ -227,28 +231,20 @@ impl AdminClient {
         let (ack, flush) = (spec.ack.map(|level| level.to_string()), spec.flush.map(|level| level.to_string()));
         let retention_ms = spec.retention_ms.unwrap_or(0);
         let request =
-            admin::CreateTopicRequest { topic: Some(topic), ack: word(ack), flush: word(flush), retention_ms };
+            admin::CreateTopicRequest { topic: Some(topic), ack: word(ack), flush: word(flush), retention_ms, shares };
         let reply = self.call(|calls, options| calls.create_topic(options, request.clone())).await;
         Ok(reply.map_err(error_of)?.existed)
     }
 
-    /// Removes a topic with its queues.
-    ///
-    /// # Errors
-    /// [`AdminError`]; rejected if there is none.
-    pub async fn delete_topic(&self, name: &TopicName) -> Result<(), AdminError> {
+    pub(crate) async fn delete_topic_here(&self, name: &TopicName) -> Result<(), AdminError> {
         // Which life of it is meant: a repetition after a lost answer must not take one that was made since.
-        let incarnation = self.describe_topic(name).await?.topic.incarnation;
+        let incarnation = self.describe_topic_here(name).await?.topic.incarnation;
         let request = admin::DeleteTopicRequest { name: name.to_string(), incarnation };
         let reply = self.call(|calls, options| calls.delete_topic(options, request.clone())).await;
         gone(reply.map(|_| ()), Code::TopicNotFound)
     }
 
-    /// A topic and the bounds of its queues.
-    ///
-    /// # Errors
-    /// [`AdminError`]; rejected if there is none.
-    pub async fn describe_topic(&self, name: &TopicName) -> Result<TopicDescription, AdminError> {
+    pub(crate) async fn describe_topic_here(&self, name: &TopicName) -> Result<TopicDescription, AdminError> {
         let request = admin::DescribeTopicRequest { name: name.to_string() };
         let reply =
             self.call(|calls, options| calls.describe_topic(options, request.clone())).await.map_err(error_of)?;
@@ -263,21 +259,13 @@ impl AdminClient {
         })
     }
 
-    /// All topics, also those the broker made itself if asked for.
-    ///
-    /// # Errors
-    /// [`AdminError`].
-    pub async fn list_topics(&self, with_system: bool) -> Result<Vec<admin::Topic>, AdminError> {
+    pub(crate) async fn list_topics_here(&self, with_system: bool) -> Result<Vec<admin::Topic>, AdminError> {
         let request = admin::ListTopicsRequest { with_system };
         let reply = self.call(|calls, options| calls.list_topics(options, request)).await;
         Ok(reply.map_err(error_of)?.topics)
     }
 
-    /// Makes a consumer group; `true` if the very same one was there already.
-    ///
-    /// # Errors
-    /// [`AdminError`]; rejected if a group of that name but another shape exists.
-    pub async fn create_group(&self, spec: &GroupSpec) -> Result<bool, AdminError> {
+    pub(crate) async fn create_group_here(&self, spec: &GroupSpec) -> Result<bool, AdminError> {
         let (start, start_timestamp_ms) = match spec.start {
             GroupStart::First => (admin::StartPolicy::First, 0),
             GroupStart::Last => (admin::StartPolicy::Last, 0),
@@ -296,21 +284,13 @@ impl AdminClient {
         Ok(reply.map_err(error_of)?.existed)
     }
 
-    /// Removes a consumer group and its progress.
-    ///
-    /// # Errors
-    /// [`AdminError`]; rejected if there is none.
-    pub async fn delete_group(&self, name: &GroupName) -> Result<(), AdminError> {
+    pub(crate) async fn delete_group_here(&self, name: &GroupName) -> Result<(), AdminError> {
         let request = admin::DeleteGroupRequest { name: name.to_string() };
         let reply = self.call(|calls, options| calls.delete_group(options, request.clone())).await;
         gone(reply.map(|_| ()), Code::ConsumerGroupNotFound)
     }
 
-    /// A consumer group and how far it has come.
-    ///
-    /// # Errors
-    /// [`AdminError`]; rejected if there is none.
-    pub async fn describe_group(&self, name: &GroupName) -> Result<GroupDescription, AdminError> {
+    pub(crate) async fn describe_group_here(&self, name: &GroupName) -> Result<GroupDescription, AdminError> {
         let request = admin::DescribeGroupRequest { name: name.to_string() };
         let reply =
             self.call(|calls, options| calls.describe_group(options, request.clone())).await.map_err(error_of)?;
@@ -322,43 +302,30 @@ impl AdminClient {
         })
     }
 
-    /// All consumer groups.
-    ///
-    /// # Errors
-    /// [`AdminError`].
-    pub async fn list_groups(&self) -> Result<Vec<admin::Group>, AdminError> {
+    pub(crate) async fn list_groups_here(&self) -> Result<Vec<admin::Group>, AdminError> {
         let request = admin::ListGroupsRequest::default();
         let reply = self.call(|calls, options| calls.list_groups(options, request)).await;
         Ok(reply.map_err(error_of)?.groups)
     }
 
-    /// Changes a topic; answers it as it is now, with queues that are still to be consumed.
-    ///
-    /// # Errors
-    /// [`AdminError`].
-    pub async fn update_topic(
+    pub(crate) async fn update_topic_here(
         &self,
         request: admin::UpdateTopicRequest,
     ) -> Result<admin::UpdateTopicReply, AdminError> {
         self.call(|calls, options| calls.update_topic(options, request.clone())).await.map_err(error_of)
     }
 
-    /// Changes what is named of a group.
-    ///
-    /// # Errors
-    /// [`AdminError`].
-    pub async fn update_group(
+    pub(crate) async fn update_group_here(
         &self,
         request: admin::UpdateGroupRequest,
     ) -> Result<admin::UpdateGroupReply, AdminError> {
         self.call(|calls, options| calls.update_group(options, request.clone())).await.map_err(error_of)
     }
 
-    /// Moves a group to another place in a topic. Repeating it after [`AdminError::Unknown`] moves it again.
-    ///
-    /// # Errors
-    /// [`AdminError`].
-    pub async fn reset_group(&self, request: admin::ResetGroupRequest) -> Result<admin::ResetGroupReply, AdminError> {
+    pub(crate) async fn reset_group_here(
+        &self,
+        request: admin::ResetGroupRequest,
+    ) -> Result<admin::ResetGroupReply, AdminError> {
         self.call(|calls, options| calls.reset_group(options, request.clone())).await.map_err(error_of)
     }
 
@@ -560,8 +527,8 @@ impl AdminClient {
         }
     }
 
-    /// Calls the first broker group by name, replica after replica, until one serves.
-    async fn call<T: HasStatus>(
+    /// Calls the broker group that is meant, replica after replica, until one serves.
+    pub(crate) async fn call<T: HasStatus>(
         &self,
         call: impl Fn(Arc<dyn AdminCalls>, CallOptions) -> Call<T>,
     ) -> Result<T, CallFailure> {
@@ -590,16 +557,17 @@ impl AdminClient {
         Ok(served.value)
     }
 
-    /// Asks all replicas of the first group by name, one after the other.
+    /// Asks all replicas of the broker groups that are meant, one after the other.
     async fn each_replica<T: HasStatus>(
         &self,
         call: impl Fn(Arc<dyn AdminCalls>, CallOptions) -> Call<T>,
     ) -> Result<Vec<FromReplica<T>>, AdminError> {
-        let replicas = self.replicas(self.shared().deadline()).await.map_err(error_of)?;
         let mut answers = Vec::new();
-        for address in replicas.addresses() {
-            let answer = self.ask_one(&address, &call).await;
-            answers.push(FromReplica { address, answer });
+        for replicas in self.all_replicas(self.shared().deadline()).await.map_err(error_of)? {
+            for address in replicas.addresses() {
+                let answer = self.ask_one(&address, &call).await;
+                answers.push(FromReplica { address, answer });
+            }
         }
         Ok(answers)
     }
@@ -625,12 +593,23 @@ impl AdminClient {
         }
     }
 
-    /// The replicas of the first broker group by name.
+    /// The replicas of the one broker group that is meant.
     async fn replicas(&self, deadline: Instant) -> Result<Arc<Replicas>, CallFailure> {
+        let mut groups = self.all_replicas(deadline).await?;
+        if groups.len() > 1 {
+            let names: Vec<&str> = groups.iter().map(|replicas| replicas.name().group.as_str()).collect();
+            let message = format!("there are several broker groups: {}; say which one is meant", names.join(", "));
+            return Err(CallFailure::Rejected(Rejection { code: Code::BadRequest as i32, message }));
+        }
+        Ok(groups.remove(0))
+    }
+
+    /// The replicas of each broker group that is meant, by name; one group at least.
+    pub(crate) async fn all_replicas(&self, deadline: Instant) -> Result<Vec<Arc<Replicas>>, CallFailure> {
         let shared = self.shared();
         loop {
             let reason = match self.find_replicas().await {
-                Ok(replicas) => return Ok(replicas),
+                Ok(groups) => return Ok(groups),
                 Err(reason) => reason,
             };
             if shared.runtime.now() + ASK_AGAIN >= deadline {
@@ -640,23 +619,38 @@ impl AdminClient {
         }
     }
 
-    async fn find_replicas(&self) -> Result<Arc<Replicas>, String> {
+    async fn find_replicas(&self) -> Result<Vec<Arc<Replicas>>, String> {
+        let groups = self.known_groups().await?;
+        let Some(target) = &self.target else { return Ok(groups) };
+        let names: Vec<String> = groups.iter().map(|replicas| replicas.name().group.clone()).collect();
+        let wanted: Vec<_> = groups.into_iter().filter(|replicas| replicas.name().group == *target).collect();
+        if wanted.is_empty() {
+            return Err(format!("broker group '{target}' is not known, there are: {}", names.join(", ")));
+        }
+        Ok(wanted)
+    }
+
+    async fn known_groups(&self) -> Result<Vec<Arc<Replicas>>, String> {
         let shared = self.shared();
         if shared.config.namesrv.is_empty() {
+            let mut groups = BTreeMap::new();
             for address in &shared.config.endpoints {
-                if let Some(replicas) = shared.ask_members(address, shared.config.attempt_timeout).await {
-                    return Ok(replicas);
+                for replicas in shared.ask_groups(address, shared.config.attempt_timeout).await {
+                    groups.insert(replicas.name().clone(), replicas);
+                }
+                if !groups.is_empty() {
+                    return Ok(groups.into_values().collect());
                 }
             }
             // None says who its peers are: the endpoints themselves are what there is.
             let name = BrokerGroupName { cluster: String::new(), group: String::new() };
             let replicas = shared.routes.replicas(name, Vec::new());
             replicas.set_addresses(shared.config.endpoints.clone());
-            return Ok(replicas);
+            return Ok(vec![replicas]);
         }
         let rows = self.brokers().await.map_err(|error| error.to_string())?;
         let groups = shared.registered_groups(rows);
-        groups.into_iter().next().ok_or_else(|| "no broker is registered with the namesrv".to_owned())
+        if groups.is_empty() { Err("no broker is registered with the namesrv".to_owned()) } else { Ok(groups) }
     }
 }
 
@@ -677,7 +671,7 @@ fn gone(removed: Result<(), CallFailure>, not_found: Code) -> Result<(), AdminEr
     }
 }
 
-fn error_of(failure: CallFailure) -> AdminError {
+pub(crate) fn error_of(failure: CallFailure) -> AdminError {
     match failure {
         CallFailure::Rejected(Rejection { code, message }) => AdminError::Rejected { code, message },
         CallFailure::NotExecuted { reason, .. } => AdminError::Unavailable { reason },

@@ -67,3 +67,27 @@ fn without_any_broker_the_error_names_who_was_asked() {
         assert!(matches!(&error, AdminError::Unavailable { reason } if reason.contains("n:1: not sent")), "{error}");
     });
 }
+
+#[test]
+fn a_topic_is_made_in_every_broker_group_or_in_those_that_are_named() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        {
+            let mut state = cluster.state();
+            state.members.truncate(1);
+            state.second_group = Some(("h".to_owned(), "h:1".to_owned()));
+        }
+        let admin = admin(&runtime, &cluster, ClientConfig::of_namesrv(["n:1"]));
+        assert_eq!(admin.broker_groups().await.unwrap(), ["g", "h"]);
+        admin.create_topic(&spec("everywhere")).await.unwrap();
+        assert_eq!(cluster.asked("create topic"), ["a:1", "h:1"]);
+        admin.create_topic_in(&spec("there"), &["h".to_owned()]).await.unwrap();
+        admin.in_group("g").create_topic(&spec("here")).await.unwrap();
+        assert_eq!(cluster.asked("create topic")[2..], ["h:1", "a:1"]);
+        // What is about one group says so.
+        let error = admin.transfer_leader(None, std::time::Duration::from_secs(1)).await.unwrap_err();
+        assert!(matches!(&error, AdminError::Rejected { message, .. } if message.contains("g, h")), "{error}");
+        let error = admin.in_group("x").create_topic(&spec("nowhere")).await.unwrap_err();
+        assert!(error.to_string().contains("broker group 'x' is not known, there are: g, h"), "{error}");
+    });
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flotilla_message::{Permission, TopicName};
-use flotilla_proto::namesrv;
+use flotilla_proto::{namesrv, v2};
 use futures::future::join_all;
 
 use crate::client::Shared;
@@ -33,6 +33,23 @@ pub(crate) enum BrokersWord {
     Unheard(String),
 }
 
+/// What of a route is the asked group's own: a route names all groups of the cluster that have the topic. Each queue counts
+/// once, however many brokers it is shown at.
+pub(crate) fn own_part(queues: &[v2::MessageQueue], group: &str) -> Option<(Permission, u32)> {
+    let is_own =
+        |queue: &&v2::MessageQueue| queue.broker.as_ref().is_some_and(|broker| is_broker_of(group, &broker.name));
+    let own: Vec<&v2::MessageQueue> = queues.iter().filter(is_own).collect();
+    let permission = permission_of(own.first()?.permission).unwrap_or(Permission::ReadWrite);
+    let ids: BTreeSet<i32> = own.iter().map(|queue| queue.id).collect();
+    Some((permission, u32::try_from(ids.len()).unwrap_or(u32::MAX)))
+}
+
+/// Whether a broker of a route stands for the group, or for one replica of it (`group-1`).
+pub(crate) fn is_broker_of(group: &str, broker: &str) -> bool {
+    let node = broker.strip_prefix(group).map(|rest| rest.strip_prefix('-').unwrap_or(rest));
+    node.is_some_and(|node| node.is_empty() || node.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 impl Shared {
     /// Asks all groups at once that this client has met or that these namesrvs have rows of; takes less than a second.
     pub(crate) async fn ask_known_groups(&self, topic: &TopicName, namesrvs: &[&str]) -> BrokersWord {
@@ -51,7 +68,9 @@ impl Shared {
         let (mut serving, mut silent, mut unheard) = (Vec::new(), Vec::new(), Vec::new());
         for (replicas, word) in groups.values().zip(join_all(questions).await) {
             match word {
-                Some(Some(permission)) => serving.push(GroupRoute { replicas: replicas.clone(), permission }),
+                Some(Some((permission, queue_count))) => {
+                    serving.push(GroupRoute { replicas: replicas.clone(), permission, queue_count });
+                }
                 Some(None) => {}
                 None if registered.contains(replicas.name()) => silent.push(replicas.name().group.as_str()),
                 None => unheard.push(replicas.name().group.as_str()),
@@ -69,8 +88,8 @@ impl Shared {
         BrokersWord::Denied
     }
 
-    /// A group's own word: the topic's permission, `Some(None)` if it has no such topic, `None` if it does not tell.
-    async fn ask_group(&self, replicas: &Replicas, topic: &TopicName) -> Option<Option<Permission>> {
+    /// A group's own word: the topic's permission and queues, `Some(None)` if it has no such topic, `None` if it does not tell.
+    async fn ask_group(&self, replicas: &Replicas, topic: &TopicName) -> Option<Option<(Permission, u32)>> {
         let asking = async {
             let mut tried = Vec::new();
             while let Some(address) = replicas.next(&tried, self.runtime.now()) {
@@ -78,8 +97,7 @@ impl Shared {
                     Answer::Found(queues) => {
                         // The call that wants the route goes there, past those that did not answer.
                         replicas.answered(&address);
-                        let permission = queues.first().and_then(|queue| permission_of(queue.permission));
-                        return Some(Some(permission.unwrap_or(Permission::ReadWrite)));
+                        return Some(own_part(&queues, &replicas.name().group));
                     }
                     // It has asked its leader.
                     Answer::NotFound(_) => return Some(None),
@@ -114,5 +132,33 @@ impl Shared {
             members.push((row.replica, row.client_address));
         }
         groups.into_iter().map(|(name, members)| self.routes.replicas(name, members)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_s_own_part_of_a_route_is_told_from_the_others() {
+        for (group, broker, is_own) in [
+            ("group-a", "group-a", true),
+            ("group-a", "group-a-2", true),
+            ("group-a", "group-ab", false),
+            ("group", "group-a", false),
+            ("group-a", "group-b", false),
+        ] {
+            assert_eq!(is_broker_of(group, broker), is_own, "{group} {broker}");
+        }
+        let queue = |broker: &str, id: i32, permission: i32| v2::MessageQueue {
+            id,
+            permission,
+            broker: Some(v2::Broker { name: broker.to_owned(), ..v2::Broker::default() }),
+            ..v2::MessageQueue::default()
+        };
+        let route = [queue("a-1", 0, 4), queue("a-2", 0, 4), queue("b", 0, 2), queue("a-1", 1, 4), queue("b", 1, 2)];
+        assert_eq!(own_part(&route, "a"), Some((Permission::ReadWrite, 2)));
+        assert_eq!(own_part(&route, "b"), Some((Permission::Read, 2)));
+        assert_eq!(own_part(&route, "c"), None);
     }
 }

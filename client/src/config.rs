@@ -120,11 +120,22 @@ pub struct ProducerConfig {
     pub ack: Option<AckLevel>,
     /// As `ack`, for copies on disk. Default: the topic's.
     pub flush: Option<FlushLevel>,
+    /// Whether a message without a message group is sent to another broker group when the one that was asked has stopped
+    /// answering and may or may not have stored it, as RocketMQ's producers do. Only one group recognises a message that it
+    /// has stored already, so it may then be there twice, which the receipt says. Else such a send ends as unknown.
+    /// Default true. A message that is surely not stored goes to another group in any case.
+    pub repeats_elsewhere: bool,
 }
 
 impl Default for ProducerConfig {
     fn default() -> ProducerConfig {
-        ProducerConfig { in_flight_max: 1_024, in_flight_bytes_max: 64 << 20, ack: None, flush: None }
+        ProducerConfig {
+            in_flight_max: 1_024,
+            in_flight_bytes_max: 64 << 20,
+            ack: None,
+            flush: None,
+            repeats_elsewhere: true,
+        }
     }
 }
 

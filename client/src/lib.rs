@@ -22,6 +22,7 @@
 //! ```
 
 mod admin_client;
+mod admin_cluster;
 mod broadcast_consumer;
 mod broker_word;
 mod client;
@@ -41,6 +42,7 @@ mod replicas;
 mod route;
 mod route_cache;
 mod simple_consumer;
+mod spread;
 mod wire;
 
 #[cfg(test)]
@@ -77,3 +79,4 @@ pub use receipt::{SendError, SendReceipt};
 pub use received::{Delivery, ReceivedMessage};
 pub use route::RouteError;
 pub use simple_consumer::SimpleConsumer;
+pub use spread::Spread;

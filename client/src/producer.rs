@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use flotilla_message::{ACK_PROPERTY, FLUSH_PROPERTY, Message, MessageId};
 use flotilla_proto::client::CallError;
-use flotilla_proto::metadata::ACK_PLACE;
+use flotilla_proto::metadata::{ACK_PLACE, FROM_GROUP};
 use flotilla_proto::status::{Code, Coded};
 use flotilla_proto::{AckPlace, Reply, v2};
 use flotilla_runtime::{Instant, Task};
@@ -18,12 +18,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::client::Client;
 use crate::config::{ConfigErrors, ProducerConfig};
 use crate::failover::{CallFailure, Served};
-use crate::failure::{Rejection, Verdict, judge_status};
+use crate::failure::{Rejection, Verdict, judge_error, judge_status};
 use crate::outgoing::OutgoingMessage;
 use crate::receipt::{SendError, SendReceipt};
-use crate::replicas::Replicas;
+use crate::replicas::{BrokerGroupName, Replicas};
 use crate::route::{GroupRoute, RouteError};
 use crate::wire;
+
+/// A send leaves a broker group that does not serve after so long, if there is another one; an election is over sooner.
+const ELSEWHERE_AFTER: Duration = Duration::from_secs(2);
+/// Reasons that an error tells.
+const REASONS_MAX: usize = 8;
 
 /// Sends messages. Cheap to clone; all clones share the bounds on what is under way.
 #[derive(Clone)]
@@ -178,38 +183,112 @@ impl Inner {
 
     async fn send(&self, prepared: &Prepared, deadline: Instant) -> Result<SendReceipt, SendError> {
         let shared = &self.client.shared;
-        let not_stored = |reason| SendError::NotStored { message_id: prepared.message_id.clone(), attempts: 0, reason };
-        let route = match shared.route_until(&prepared.topic, deadline).await {
-            Ok(route) => route,
-            Err(RouteError::Unreachable { reasons, .. }) => return Err(not_stored(reasons)),
-            Err(error @ RouteError::TopicNotFound { .. }) => {
-                return Err(rejected(prepared, Code::TopicNotFound as i32, error.to_string()));
+        let mut before = Before::default();
+        loop {
+            let route = match shared.route_until(&prepared.topic, deadline).await {
+                Ok(route) => route,
+                Err(RouteError::Unreachable { reasons, .. }) => return Err(before.not_stored(prepared, 0, reasons)),
+                Err(error @ RouteError::TopicNotFound { .. }) => {
+                    return Err(before.rejected(prepared, Code::TopicNotFound as i32, error.to_string()));
+                }
+                Err(RouteError::Rejected { code, message, .. }) => return Err(before.rejected(prepared, code, message)),
+            };
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let now = shared.runtime.now();
+            let message_group = prepared.message_group.as_deref();
+            let pick = |left: &[BrokerGroupName]| route.writable(message_group, turn, left, now);
+            let picked = pick(&before.left).or_else(|| {
+                // All have been asked: around again.
+                before.left.clear();
+                pick(&[])
+            });
+            let Some(GroupRoute { replicas, .. }) = picked else {
+                let text = format!("topic '{}' may not be written", prepared.topic);
+                return Err(before.rejected(prepared, Code::Forbidden as i32, text));
+            };
+            let mut left = before.left.clone();
+            left.push(replicas.name().clone());
+            // A message with order has one place, which any group passes it on to. Any of them will do if this one is gone.
+            let has_others = route.writable(message_group, turn, &left, now).is_some() || !before.left.is_empty();
+            let until = if has_others { deadline.min(now + ELSEWHERE_AFTER) } else { deadline };
+            let want_route = || shared.want_route(&prepared.topic);
+            let may_be_stored = AtomicBool::new(false);
+            let served = shared
+                .failover(replicas, until, Duration::ZERO, &want_route)
+                .run(async |address: String, timeout: Duration| {
+                    // What one group may have stored no other one can recognise: it must not be passed on.
+                    let was = may_be_stored.swap(true, Ordering::Relaxed);
+                    let stays_in = (was && message_group.is_none()).then_some(&**replicas);
+                    let answer = self.attempt(prepared, &address, timeout, stays_in).await;
+                    may_be_stored.store(was || is_unknown(&answer), Ordering::Relaxed);
+                    answer
+                })
+                .await;
+            let is_over = until >= deadline;
+            match served {
+                Ok(mut served) => {
+                    served.attempts = served.attempts.saturating_add(before.attempts);
+                    let receipt = receipt(prepared, replicas, served);
+                    let maybe_also_in = before.unknown_in.filter(|group| *group != receipt.broker_group);
+                    return Ok(SendReceipt { maybe_also_in, ..receipt });
+                }
+                Err(CallFailure::Rejected(rejection)) => {
+                    self.heed(prepared, replicas, &rejection);
+                    return Err(before.rejected(prepared, rejection.code, rejection.message));
+                }
+                Err(CallFailure::NotExecuted { attempts, reason }) if is_over => {
+                    return Err(before.not_stored(prepared, attempts, reason));
+                }
+                Err(CallFailure::NotExecuted { attempts, reason }) => {
+                    // What becomes of a message with order is its owner's affair, and says nothing of who passed it on.
+                    if message_group.is_none() {
+                        replicas.gave_up(shared.runtime.now());
+                    }
+                    before.leave(replicas, attempts, reason);
+                }
+                Err(CallFailure::Unknown { attempts, reason, rejection: None })
+                    if !is_over && self.config.repeats_elsewhere && message_group.is_none() =>
+                {
+                    before.unknown_in.get_or_insert_with(|| replicas.name().group.clone());
+                    replicas.gave_up(shared.runtime.now());
+                    before.leave(replicas, attempts, reason);
+                }
+                // What is unknown is found out where it was tried.
+                Err(CallFailure::Unknown { rejection: None, .. }) if !is_over => {
+                    return self.find_out(prepared, replicas, deadline, before).await;
+                }
+                Err(CallFailure::Unknown { attempts, reason, rejection }) => {
+                    rejection.inspect(|rejection| self.heed(prepared, replicas, rejection));
+                    return Err(before.unknown(prepared, attempts, reason));
+                }
             }
-            Err(RouteError::Rejected { code, message, .. }) => return Err(rejected(prepared, code, message)),
-        };
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let Some(GroupRoute { replicas, .. }) = route.writable(prepared.message_group.as_deref(), turn) else {
-            let text = format!("topic '{}' may not be written", prepared.topic);
-            return Err(rejected(prepared, Code::Forbidden as i32, text));
-        };
+        }
+    }
+
+    /// Goes on asking the group that may have stored the message.
+    async fn find_out(
+        &self,
+        prepared: &Prepared,
+        replicas: &Replicas,
+        deadline: Instant,
+        before: Before,
+    ) -> Result<SendReceipt, SendError> {
+        let shared = &self.client.shared;
         let want_route = || shared.want_route(&prepared.topic);
         let served = shared
             .failover(replicas, deadline, Duration::ZERO, &want_route)
-            .run(async |address: String, timeout: Duration| self.attempt(prepared, &address, timeout).await)
+            .run(async |address: String, timeout: Duration| {
+                let stays_in = prepared.message_group.is_none().then_some(replicas);
+                self.attempt(prepared, &address, timeout, stays_in).await
+            })
             .await;
         match served {
             Ok(served) => Ok(receipt(prepared, replicas, served)),
-            Err(CallFailure::Rejected(rejection)) => {
-                self.heed(prepared, replicas, &rejection);
-                Err(rejected(prepared, rejection.code, rejection.message))
-            }
-            Err(CallFailure::NotExecuted { attempts, reason }) => {
-                Err(SendError::NotStored { message_id: prepared.message_id.clone(), attempts, reason })
-            }
-            Err(CallFailure::Unknown { attempts, reason, rejection }) => {
-                rejection.inspect(|rejection| self.heed(prepared, replicas, rejection));
-                Err(SendError::Unknown { message_id: prepared.message_id.clone(), attempts, reason })
-            }
+            Err(
+                CallFailure::Rejected(Rejection { message: reason, .. })
+                | CallFailure::NotExecuted { reason, .. }
+                | CallFailure::Unknown { reason, .. },
+            ) => Err(before.unknown(prepared, 0, reason)),
         }
     }
 
@@ -225,10 +304,17 @@ impl Inner {
         prepared: &Prepared,
         address: &str,
         timeout: Duration,
+        stays_in: Option<&Replicas>,
     ) -> Result<Verdict<Stored>, CallError> {
         let shared = &self.client.shared;
         let calls = shared.connector.messaging(address);
-        let reply = calls.send_message(shared.options(timeout), prepared.request.clone()).await?;
+        let mut options = shared.options(timeout);
+        if let Some(replicas) = stays_in {
+            let mut words = (*shared.metadata).clone();
+            words.push((FROM_GROUP.into(), replicas.name().group.clone()));
+            options = options.with_metadata(Arc::new(words));
+        }
+        let reply = calls.send_message(options, prepared.request.clone()).await?;
         let entry_status = reply.body.entries.first().and_then(|entry| entry.status.as_ref());
         Ok(match judge_status(entry_status.or(reply.body.status.as_ref())) {
             Verdict::Done(()) => Verdict::Done(stored(&reply)),
@@ -241,11 +327,11 @@ impl Inner {
         let shared = &self.client.shared;
         let Ok(route) = shared.route_until(&prepared.topic, deadline).await else { return };
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let group = route.writable(prepared.message_group.as_deref(), turn);
+        let group = route.writable(prepared.message_group.as_deref(), turn, &[], shared.runtime.now());
         let Some(GroupRoute { replicas, .. }) = group else { return };
         let Some(address) = replicas.next(&[], shared.runtime.now()) else { return };
         let timeout = shared.config.request_timeout;
-        match shared.runtime.timeout(timeout, self.attempt(prepared, &address, timeout)).await {
+        match shared.runtime.timeout(timeout, self.attempt(prepared, &address, timeout, None)).await {
             Ok(Ok(Verdict::Done(_))) => {}
             Ok(Ok(Verdict::Rejected(rejection))) => {
                 self.heed(prepared, replicas, &rejection);
@@ -258,6 +344,16 @@ impl Inner {
             }
         }
     }
+}
+
+/// Whether an attempt may have been executed.
+fn is_unknown<T>(answer: &Result<Verdict<T>, CallError>) -> bool {
+    let judged = match answer {
+        Ok(Verdict::Retry(setback)) => return setback.kind.is_unknown(),
+        Ok(Verdict::Done(_) | Verdict::Rejected(_)) => return false,
+        Err(error) => judge_error::<T>(error),
+    };
+    matches!(judged, Verdict::Retry(setback) if setback.kind.is_unknown())
 }
 
 /// What a broker says of a stored message.
@@ -276,8 +372,10 @@ fn stored(reply: &Reply<v2::SendMessageResponse>) -> Stored {
 fn receipt(prepared: &Prepared, replicas: &Replicas, served: Served<Stored>) -> SendReceipt {
     let place = served.value.place;
     if let Some(place) = &place {
-        // From now on sends go to the leader without a detour.
-        replicas.learn_leader(place.term, place.leader);
+        // From now on sends go to the leader without a detour. One that another group has stored says nothing of this one's.
+        if place.group == replicas.name().group {
+            replicas.learn_leader(place.term, place.leader);
+        }
     }
     SendReceipt {
         message_id: prepared.message_id.clone(),
@@ -289,6 +387,53 @@ fn receipt(prepared: &Prepared, replicas: &Replicas, served: Served<Stored>) -> 
         leader: place.as_ref().map(|place| place.leader),
         log_index: place.as_ref().map(|place| place.log_index),
         attempts: served.attempts,
+        maybe_also_in: None,
+    }
+}
+
+/// What became of a send in the broker groups that were asked before.
+#[derive(Default)]
+struct Before {
+    left: Vec<BrokerGroupName>,
+    attempts: u32,
+    /// The first one that may have stored it.
+    unknown_in: Option<String>,
+    reasons: Vec<String>,
+}
+
+impl Before {
+    /// The group does not serve.
+    fn leave(&mut self, replicas: &Replicas, attempts: u32, reason: String) {
+        self.left.push(replicas.name().clone());
+        self.attempts = self.attempts.saturating_add(attempts);
+        if self.reasons.len() < REASONS_MAX {
+            self.reasons.push(format!("broker group {}: {reason}", replicas.name().group));
+        }
+    }
+
+    fn told(mut self, reason: String) -> String {
+        self.reasons.push(reason);
+        self.reasons.join("; ")
+    }
+
+    fn not_stored(self, prepared: &Prepared, attempts: u32, reason: String) -> SendError {
+        if self.unknown_in.is_some() {
+            return self.unknown(prepared, attempts, reason);
+        }
+        let (message_id, attempts) = (prepared.message_id.clone(), attempts.saturating_add(self.attempts));
+        SendError::NotStored { message_id, attempts, reason: self.told(reason) }
+    }
+
+    fn unknown(self, prepared: &Prepared, attempts: u32, reason: String) -> SendError {
+        let (message_id, attempts) = (prepared.message_id.clone(), attempts.saturating_add(self.attempts));
+        SendError::Unknown { message_id, attempts, reason: self.told(reason) }
+    }
+
+    fn rejected(self, prepared: &Prepared, code: i32, message: String) -> SendError {
+        if self.unknown_in.is_some() {
+            return self.unknown(prepared, 0, message);
+        }
+        rejected(prepared, code, message)
     }
 }
 

@@ -12,6 +12,7 @@ use flotilla_runtime::{BoxFuture, Instant};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
+use crate::broker_word::is_broker_of;
 use crate::client::{Client, Shared};
 use crate::config::{PullConsumerConfig, PullStart};
 use crate::consuming::POLL_MAX;
@@ -128,7 +129,11 @@ impl PullConsumer {
                     })
                 })
                 .await?;
-            let ids = route.message_queues.iter().filter_map(|queue| u32::try_from(queue.id).ok());
+            // It names the queues of other groups as well.
+            let is_own = |queue: &&v2::MessageQueue| {
+                queue.broker.as_ref().is_some_and(|broker| is_broker_of(&broker_group, &broker.name))
+            };
+            let ids = route.message_queues.iter().filter(is_own).filter_map(|queue| u32::try_from(queue.id).ok());
             queues.extend(ids.map(|queue| PullQueue { broker_group: broker_group.clone(), queue }));
         }
         queues.sort();

@@ -23,6 +23,9 @@ pub struct SendReceipt {
     pub log_index: Option<u64>,
     /// How many attempts it took; 1 when the first went through.
     pub attempts: u32,
+    /// Another broker group that was asked before, stopped answering, and may have stored the message as well; see
+    /// [`crate::ProducerConfig::repeats_elsewhere`].
+    pub maybe_also_in: Option<String>,
 }
 
 /// Why there is no [`SendReceipt`]. Each variant says what became of the message.

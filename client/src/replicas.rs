@@ -9,6 +9,9 @@ use flotilla_runtime::Instant;
 /// How long a replica that let a call time out is asked only when all others have been.
 const SUSPECT_FOR: Duration = Duration::from_secs(5);
 
+/// How long a group that did not serve is left alone, if there is another one: then one call tries it again.
+const AVOIDED_FOR: Duration = Duration::from_secs(5);
+
 /// Name of a broker group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BrokerGroupName {
@@ -39,6 +42,8 @@ struct State {
     leader: Option<String>,
     preferred: Option<String>,
     suspected_until: BTreeMap<String, Instant>,
+    /// The group did not serve; until then others are asked instead.
+    avoided_until: Option<Instant>,
 }
 
 impl Replicas {
@@ -101,9 +106,29 @@ impl Replicas {
         state.addresses.iter().filter(|address| !tried.contains(address)).min_by_key(rank).cloned()
     }
 
+    /// A call had to leave the group: nobody serves there.
+    pub(crate) fn gave_up(&self, now: Instant) {
+        self.state().avoided_until = Some(now + AVOIDED_FOR);
+    }
+
+    /// Whether a call that may as well go to another group should come here. Of a group that did not serve, one call in a
+    /// while is told so, and finds out whether it serves again.
+    pub(crate) fn may_try(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        match state.avoided_until {
+            Some(until) if now < until => false,
+            Some(_) => {
+                state.avoided_until = Some(now + AVOIDED_FOR);
+                true
+            }
+            None => true,
+        }
+    }
+
     /// A replica answered with sense: it is asked first from now on.
     pub(crate) fn answered(&self, address: &str) {
         let mut state = self.state();
+        state.avoided_until = None;
         state.suspected_until.remove(address);
         if state.preferred.as_deref() != Some(address) && state.addresses.iter().any(|known| known == address) {
             state.preferred = Some(address.to_owned());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use flotilla_message::{Permission, TopicName};
+use flotilla_runtime::Instant;
 
 use crate::replicas::{BrokerGroupName, Replicas};
 
@@ -17,6 +18,8 @@ pub(crate) struct TopicRoute {
 pub(crate) struct GroupRoute {
     pub(crate) replicas: Arc<Replicas>,
     pub(crate) permission: Permission,
+    /// 0: not known.
+    pub(crate) queue_count: u32,
 }
 
 impl TopicRoute {
@@ -40,13 +43,28 @@ impl TopicRoute {
         (!groups.is_empty()).then_some(TopicRoute { groups })
     }
 
-    /// The group for a send: by message group if there is one, else in turn. All attempts of a send go to
-    /// one group, which alone can tell that it has stored the message id already.
-    pub(crate) fn writable(&self, message_group: Option<&str>, turn: u64) -> Option<&GroupRoute> {
-        let writable: Vec<&GroupRoute> = self.groups.iter().filter(|group| group.permission.is_writable()).collect();
-        let number = message_group.map_or(turn, stable_hash);
-        let place = number.checked_rem(writable.len() as u64)?;
-        writable.get(usize::try_from(place).expect("the remainder is below a usize")).copied()
+    /// The group for a send, of those that take messages and are not among `left`: by message group if there is one, else in
+    /// turn, past those that did not serve lately. A message group belongs to one queue of all that the topic has, which the
+    /// brokers know for sure; this finds the same group unless the topic is on the move.
+    pub(crate) fn writable(
+        &self,
+        message_group: Option<&str>,
+        turn: u64,
+        left: &[BrokerGroupName],
+        now: Instant,
+    ) -> Option<&GroupRoute> {
+        let takes = |group: &&GroupRoute| group.permission.is_writable() && !left.contains(group.replicas.name());
+        let writable: Vec<&GroupRoute> = self.groups.iter().filter(takes).collect();
+        if let Some(message_group) = message_group {
+            return owner(&writable, message_group);
+        }
+        let count = writable.len() as u64;
+        let nth = |number: u64| writable.get(usize::try_from(number.checked_rem(count)?).ok()?).copied();
+        if count < 2 {
+            return nth(0);
+        }
+        let mut in_turn = (0..count).filter_map(|step| nth(turn.wrapping_add(step)));
+        in_turn.find(|group| group.replicas.may_try(now)).or_else(|| nth(turn))
     }
 
     /// The groups to receive from.
@@ -55,9 +73,18 @@ impl TopicRoute {
     }
 }
 
-/// FNV-1a: the same on every machine and in every version.
-fn stable_hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+/// The group whose queue a message group belongs to: by CRC-32C of its name over the queues of all, as the brokers count them.
+fn owner<'r>(groups: &[&'r GroupRoute], message_group: &str) -> Option<&'r GroupRoute> {
+    let weight = |group: &GroupRoute| u64::from(group.queue_count.max(1));
+    let total: u64 = groups.iter().map(|group| weight(group)).sum();
+    let mut place = u64::from(crc32c::crc32c(message_group.as_bytes())).checked_rem(total)?;
+    for group in groups {
+        if place < weight(group) {
+            return Some(group);
+        }
+        place -= weight(group);
+    }
+    None
 }
 
 /// Why a topic's route is not known.

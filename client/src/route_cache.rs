@@ -16,7 +16,7 @@ use flotilla_runtime::{BoxFuture, Either, Instant, select};
 use futures::FutureExt;
 use tokio::sync::Notify;
 
-use crate::broker_word::BrokersWord;
+use crate::broker_word::{BrokersWord, is_broker_of, own_part};
 use crate::client::Shared;
 use crate::failure::{Verdict, code_text, judge_status};
 use crate::replicas::{BrokerGroupName, Replicas};
@@ -306,8 +306,9 @@ impl Shared {
             let members = group.replicas.into_iter().map(|replica| (replica.replica, replica.client)).collect();
             let replicas = self.routes.replicas(name, members);
             replicas.learn_routed_leader(&group.group_incarnation, group.term, group.leader);
+            let queue_count = group.topic.as_ref().map_or(0, |entry| entry.queue_count);
             let permission = group.topic.and_then(|entry| permission_of(entry.permission));
-            GroupRoute { replicas, permission: permission.unwrap_or(Permission::ReadWrite) }
+            GroupRoute { replicas, permission: permission.unwrap_or(Permission::ReadWrite), queue_count }
         });
         let groups: Vec<GroupRoute> = groups.filter(|group| group.replicas.count() > 0).collect();
         if groups.is_empty() {
@@ -339,24 +340,33 @@ impl Shared {
             Answer::Rejected { code, message } => return Answer::Rejected { code, message },
             Answer::Failed(reason) => return Answer::Failed(reason),
         };
-        let permission = queues.first().and_then(|queue| permission_of(queue.permission));
-        let permission = permission.unwrap_or(Permission::ReadWrite);
-        // The route's shape depends on what the broker takes us for; its members are told plainly.
-        if let Some(replicas) = self.ask_members(address, timeout).await {
-            return Answer::Found(TopicRoute::new(vec![GroupRoute { replicas, permission }]));
+        // The route's shape depends on what the broker takes us for; its own members are told plainly.
+        let own = self.ask_members(address, timeout).await;
+        let own_group = own.as_ref().map(|replicas| replicas.name().clone());
+        let mut groups = Vec::new();
+        if let Some(replicas) = own
+            && let Some((permission, queue_count)) = own_part(&queues, &replicas.name().group)
+        {
+            groups.push(GroupRoute { replicas, permission, queue_count });
         }
-        let mut brokers = BTreeMap::<String, Vec<String>>::new();
-        for broker in queues.into_iter().filter_map(|queue| queue.broker) {
-            let addresses = broker.endpoints.into_iter().flat_map(|endpoints| endpoints.addresses);
-            let texts = addresses.map(|address| format!("{}:{}", address.host, address.port));
-            brokers.entry(broker.name).or_default().extend(texts);
+        let mut others = BTreeMap::<String, Vec<v2::MessageQueue>>::new();
+        for queue in queues {
+            let Some(broker) = &queue.broker else { continue };
+            if !own_group.as_ref().is_some_and(|own| is_broker_of(&own.group, &broker.name)) {
+                others.entry(broker.name.clone()).or_default().push(queue);
+            }
         }
-        let groups = brokers.into_iter().map(|(group, addresses)| {
-            let replicas = self.routes.replicas(BrokerGroupName { cluster: String::new(), group }, Vec::new());
+        let cluster = own_group.map(|own| own.cluster).unwrap_or_default();
+        for (group, queues) in others {
+            let endpoints = queues.iter().filter_map(|queue| queue.broker.as_ref()?.endpoints.as_ref());
+            let addresses = endpoints.flat_map(|endpoints| &endpoints.addresses);
+            let addresses = addresses.map(|address| format!("{}:{}", address.host, address.port)).collect();
+            let Some((permission, queue_count)) = own_part(&queues, &group) else { continue };
+            let replicas = self.routes.replicas(BrokerGroupName { cluster: cluster.clone(), group }, Vec::new());
             replicas.set_addresses(addresses);
-            GroupRoute { replicas, permission }
-        });
-        let groups: Vec<GroupRoute> = groups.filter(|group| group.replicas.count() > 0).collect();
+            groups.push(GroupRoute { replicas, permission, queue_count });
+        }
+        groups.retain(|group| group.replicas.count() > 0);
         if groups.is_empty() {
             return Answer::Failed("the route names no broker".to_owned());
         }
@@ -365,17 +375,29 @@ impl Shared {
 
     /// The members of the group that a broker belongs to; `None` if it does not tell.
     pub(crate) async fn ask_members(&self, address: &str, timeout: Duration) -> Option<Arc<Replicas>> {
+        self.ask_groups(address, timeout).await.into_iter().next()
+    }
+
+    /// The members of the group that a broker belongs to, and of those that it knows besides; none if it does not tell.
+    pub(crate) async fn ask_groups(&self, address: &str, timeout: Duration) -> Vec<Arc<Replicas>> {
         let request = admin::ClusterStatusRequest::default();
         let call = self.connector.admin(address).cluster_status(self.options(timeout), request);
-        let reply = answered(self.runtime.timeout(timeout, call).await, timeout).ok()?;
+        let Ok(reply) = answered(self.runtime.timeout(timeout, call).await, timeout) else { return Vec::new() };
         if judge_status(reply.status.as_ref()) != Verdict::Done(()) || reply.members.is_empty() {
-            return None;
+            return Vec::new();
         }
-        let name = BrokerGroupName { cluster: reply.cluster, group: reply.group };
-        let members = reply.members.into_iter().map(|member| (member.node, member.client_address)).collect();
-        let replicas = self.routes.replicas(name, members);
-        replicas.learn_leader(reply.term, reply.leader);
-        Some(replicas)
+        let members_of = |members: Vec<admin::Member>| {
+            members.into_iter().map(|member| (member.node, member.client_address)).collect::<Vec<_>>()
+        };
+        let name = BrokerGroupName { cluster: reply.cluster.clone(), group: reply.group };
+        let own = self.routes.replicas(name, members_of(reply.members));
+        own.learn_leader(reply.term, reply.leader);
+        let mut groups = vec![own];
+        for other in reply.other_groups {
+            let name = BrokerGroupName { cluster: reply.cluster.clone(), group: other.group };
+            groups.push(self.routes.replicas(name, members_of(other.members)));
+        }
+        groups
     }
 }
 

@@ -257,3 +257,88 @@ fn a_push_consumer_keeps_to_its_brokers_while_namesrvs_know_none() {
         assert_eq!(consumer.shutdown(Duration::from_secs(1)).await, 0);
     });
 }
+
+#[test]
+fn sends_leave_a_broker_group_that_does_not_serve_and_find_it_when_it_is_back() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        two_groups(&cluster);
+        let producer = producer(&runtime, &cluster);
+        producer.send(message()).await.unwrap();
+        cluster.always("a:1", Act::Answer(Code::HaNotAvailable));
+        let began = runtime.now();
+        let mut slow = 0;
+        for _ in 0..20 {
+            let before = runtime.now();
+            let receipt = producer.send(message()).await.unwrap();
+            assert_eq!((receipt.broker_group.as_str(), receipt.maybe_also_in), ("h", None), "surely not in g");
+            slow += usize::from(runtime.now() - before > Duration::from_secs(1));
+        }
+        assert_eq!(slow, 1, "only the first one waits");
+        assert!(runtime.now() - began < Duration::from_secs(3));
+        // One send in a while finds out.
+        runtime.sleep(Duration::from_secs(6)).await;
+        cluster.always("a:1", Act::Serve);
+        let mut groups = Vec::new();
+        for _ in 0..4 {
+            groups.push(producer.send(message()).await.unwrap().broker_group);
+        }
+        assert!(groups.contains(&"g".to_owned()), "{groups:?}");
+    });
+}
+
+#[test]
+fn a_message_with_order_is_no_judgement_on_the_group_that_could_not_pass_it_on() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        two_groups(&cluster);
+        let producer = producer(&runtime, &cluster);
+        for address in ["a:1", "h:1"] {
+            cluster.next(address, &[Act::Answer(Code::HaNotAvailable); 500]);
+        }
+        let error = producer.send(message().with_message_group("order-1")).await.unwrap_err();
+        assert!(matches!(error, SendError::NotStored { .. }), "{error}");
+        for address in ["a:1", "h:1"] {
+            cluster.next(address, &[]);
+            cluster.state().next.remove(address);
+        }
+        let mut groups = Vec::new();
+        for _ in 0..4 {
+            groups.push(producer.send(message()).await.unwrap().broker_group);
+        }
+        groups.sort();
+        assert_eq!(groups, ["g", "g", "h", "h"], "in turn, as before");
+    });
+}
+
+#[test]
+fn a_send_of_unknown_outcome_goes_elsewhere_and_says_so_or_stays() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        two_groups(&cluster);
+        let producer = producer(&runtime, &cluster);
+        producer.send(message()).await.unwrap();
+        cluster.always("a:1", Act::BreakAfter);
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let receipt = producer.send(message()).await.unwrap();
+            assert_eq!(receipt.broker_group, "h");
+            told.extend(receipt.maybe_also_in);
+        }
+        assert_eq!(told, ["g"], "the one that tried it");
+
+        let config = ProducerConfig { repeats_elsewhere: false, ..ProducerConfig::default() };
+        let careful = client(&runtime, &cluster).producer(config).unwrap();
+        let mut unknown = 0;
+        for _ in 0..2 {
+            match careful.send(message()).await {
+                Ok(receipt) => assert_eq!((receipt.broker_group.as_str(), receipt.maybe_also_in), ("h", None)),
+                Err(error) => {
+                    assert!(matches!(error, SendError::Unknown { .. }), "{error}");
+                    unknown += 1;
+                }
+            }
+        }
+        assert_eq!(unknown, 1);
+    });
+}

@@ -498,6 +498,8 @@ impl AdminCalls for Replica {
         debug DebugRequest DebugReply;
         transfer_leader TransferLeaderRequest TransferLeaderReply;
         change_replica ChangeReplicaRequest ChangeReplicaReply;
+        set_write_permission SetWritePermissionRequest SetWritePermissionReply;
+        set_topic_shares SetTopicSharesRequest SetTopicSharesReply;
         list_replicas ListReplicasRequest ListReplicasReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
@@ -591,6 +593,7 @@ impl NamesrvCalls for Replica {
 
     unscripted_calls! { namesrv, plain;
         unregister UnregisterRequest UnregisterReply;
+        list_groups ListGroupsRequest ListGroupsReply;
         list_topics ListTopicsRequest ListTopicsReply;
     }
 }

@@ -61,13 +61,19 @@ impl SimpleConsumer {
         let share = if groups.len() == 1 { self.await_duration } else { POLL_MAX / 4 };
         let (mut rounds, mut failures) = (0, 0);
         loop {
-            let place = self.turn.fetch_add(1, Ordering::Relaxed) % groups.len();
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let now = runtime.now();
+            let mut in_turn = (0..groups.len()).map(|step| turn.wrapping_add(step) % groups.len());
+            // Past those that did not serve lately.
+            let is_of_use = |place: &usize| groups.len() < 2 || groups[*place].may_try(now);
+            let place = in_turn.find(is_of_use).unwrap_or(turn % groups.len());
             let poll_until = until.min(runtime.now() + share);
             let give_up = poll_until + self.client.shared.config.request_timeout;
             match self.consuming.poll(groups[place], max, invisible, poll_until, give_up).await {
                 Ok(messages) if !messages.is_empty() => return Ok(messages),
                 Ok(_) => failures = 0,
                 Err(error) => {
+                    groups[place].gave_up(runtime.now());
                     // As long as any group serves, the others may be down.
                     failures += 1;
                     if failures >= groups.len() {

@@ -147,6 +147,14 @@ impl Routes {
         Ok(true)
     }
 
+    /// A connection has ended. Its rows stay, but who led on it is not named as the leader until it says so again: a replica
+    /// that was killed says nothing more, and its group may have nobody left to replace it.
+    pub fn disconnected(&mut self, connection: ConnectionId) {
+        for held in self.rows.values_mut().filter(|held| held.connection == connection) {
+            held.row.role = RowRole::Follower;
+        }
+    }
+
     /// Removes every row of which nothing was heard for `expiry` or longer.
     pub fn expire(&mut self, now: Instant, expiry: Duration) -> Vec<Expired> {
         let silent = |held: &Held| now.saturating_since(held.seen) >= expiry;

@@ -109,6 +109,22 @@ fn a_leader_of_an_older_term_is_no_longer_called_leader() {
 }
 
 #[test]
+fn a_leader_whose_connection_has_ended_is_not_named_until_it_says_so_again() {
+    let mut routes = Routes::new(10);
+    let leads = || row(key("g", 1), freshness("a", 5, 1), RowRole::Leader, &["t"]);
+    routes.register(leads(), ONE, at(0)).unwrap();
+    routes.disconnected(TWO);
+    assert_eq!(routes.groups(None)[0].leader, Some(1), "it is another connection that ended");
+    routes.disconnected(ONE);
+    assert_eq!(routes.groups(None)[0].leader, None);
+    assert_eq!(routes.topic_route(None, &name("t")).len(), 1, "its row stays");
+    // It is back before the end of its old connection is noticed.
+    assert_eq!(routes.register(leads(), TWO, at(1)), Ok(Registered::Changed));
+    routes.disconnected(ONE);
+    assert_eq!(routes.groups(None)[0].leader, Some(1));
+}
+
+#[test]
 fn a_group_made_anew_hides_the_rows_of_the_old_one() {
     let mut routes = Routes::new(10);
     routes.register(row(key("g", 1), freshness("a", 9, 9), RowRole::Leader, &["old"]), ONE, at(0)).unwrap();

@@ -151,7 +151,11 @@ impl Shared {
                 break;
             }
         }
-        let own = self.state().connections.remove(&id);
+        let own = {
+            let mut state = self.state();
+            state.routes.disconnected(id);
+            state.connections.remove(&id)
+        };
         drop(own);
     }
 
@@ -296,6 +300,16 @@ impl Namesrv for NamesrvService {
         let reply = proto::ListBrokersReply { status: Some(ok()), brokers: brokers.collect() };
         drop(state);
         Box::pin(std::future::ready(reply))
+    }
+
+    fn list_groups(
+        &self,
+        _context: CallContext,
+        request: proto::ListGroupsRequest,
+    ) -> BoxFuture<'_, proto::ListGroupsReply> {
+        let groups = self.shared.state().routes.groups(some_cluster(&request.cluster));
+        let groups = groups.iter().map(wire::group_row_of).collect();
+        Box::pin(std::future::ready(proto::ListGroupsReply { status: Some(ok()), groups }))
     }
 
     fn list_topics(

@@ -3,7 +3,7 @@
 use flotilla_message::{MessageType, Permission, TopicName};
 use flotilla_proto::namesrv as proto;
 
-use crate::routes::{GroupTopic, TopicRoute};
+use crate::routes::{GroupTopic, GroupView, TopicRoute};
 use crate::row::{Freshness, Member, Row, RowKey, RowRole, TopicEntry};
 
 /// Longest cluster or group name, incarnation or address, bytes.
@@ -152,6 +152,18 @@ pub(crate) fn group_route_of(route: &TopicRoute) -> proto::GroupRoute {
         replicas: route.group.members.iter().map(replica_address_of).collect(),
         topic: Some(topic_entry_of(&route.topic)),
         advertise_name: route.group.advertise_name.clone(),
+    }
+}
+
+pub(crate) fn group_row_of(group: &GroupView) -> proto::GroupRow {
+    proto::GroupRow {
+        cluster: group.cluster.clone(),
+        group: group.group.clone(),
+        group_incarnation: group.incarnation.clone(),
+        leader: group.leader.unwrap_or(0),
+        term: group.term,
+        replicas: group.members.iter().map(replica_address_of).collect(),
+        advertise_name: group.advertise_name.clone(),
     }
 }
 

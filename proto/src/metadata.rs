@@ -36,6 +36,10 @@ pub const LINK_FROM: &str = "x-flotilla-from";
 /// Node id that the sender of an append stream means to reach.
 pub const LINK_TO: &str = "x-flotilla-to";
 
+/// Broker group whose replica passes a client's call on to another group's; it is not passed on once more. A client that
+/// sends it means the group that it asks, and no other.
+pub const FROM_GROUP: &str = "x-flotilla-from-group";
+
 /// Response metadata of a send: one [`AckPlace`] per stored message, in the order of the request; of a large batch the first
 /// ones only, as headers are bounded.
 pub const ACK_PLACE: &str = "x-flotilla-ack";

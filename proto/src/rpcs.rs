@@ -43,6 +43,8 @@ macro_rules! admin_unary {
             debug "Debug" DebugRequest DebugReply;
             transfer_leader "TransferLeader" TransferLeaderRequest TransferLeaderReply;
             change_replica "ChangeReplica" ChangeReplicaRequest ChangeReplicaReply;
+            set_write_permission "SetWritePermission" SetWritePermissionRequest SetWritePermissionReply;
+            set_topic_shares "SetTopicShares" SetTopicSharesRequest SetTopicSharesReply;
             list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
             update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
             update_group "UpdateGroup" UpdateGroupRequest UpdateGroupReply;
@@ -64,6 +66,7 @@ macro_rules! namesrv_unary {
             unregister "Unregister" UnregisterRequest UnregisterReply;
             query_topic_route "QueryTopicRoute" TopicRouteRequest TopicRouteReply;
             list_brokers "ListBrokers" ListBrokersRequest ListBrokersReply;
+            list_groups "ListGroups" ListGroupsRequest ListGroupsReply;
             list_topics "ListTopics" ListTopicsRequest ListTopicsReply;
         }
     };

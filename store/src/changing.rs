@@ -121,7 +121,7 @@ impl State {
         kept
     }
 
-    fn first_unconsumed(&self, name: &TopicName, from: u32) -> Option<(QueueId, String)> {
+    pub(crate) fn first_unconsumed(&self, name: &TopicName, from: u32) -> Option<(QueueId, String)> {
         let count = self.topics.get(name)?.queues.len() as u32;
         (from..count).find_map(|queue| Some((QueueId(queue), self.unconsumed(name, queue)?)))
     }

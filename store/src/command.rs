@@ -1,6 +1,6 @@
 //! What can be asked of the state machine.
 
-use crate::TopicLevel;
+use crate::{TopicLevel, TopicShares};
 use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, QueueOffset, StoredFrame, TopicName};
 
 /// Where a group begins in a queue it meets for the first time.
@@ -360,6 +360,20 @@ pub enum Command {
     SetDedupWindow {
         /// See [`crate::limits::DEDUP_ENTRIES_RANGE`].
         entries_max: u32,
+    },
+    /// Whether this broker group takes messages, in whatever topic. Without it everything else goes on: what is stored is
+    /// delivered, delayed messages come due, transactions end.
+    SetWritePermission {
+        /// It does.
+        is_writable: bool,
+    },
+    /// Sets which broker groups have which queues of a topic, if it is a newer word than the one that is known. In a topic with
+    /// order it takes two steps; see [`TopicShares::is_moving`].
+    SetTopicShares {
+        /// The topic's name.
+        name: TopicName,
+        /// Its groups.
+        shares: TopicShares,
     },
     /// Makes a dead letter of a delivered message at once, whatever its deliveries so far.
     DeadLetter {

@@ -6,7 +6,7 @@ use flotilla_message::{Permission, QueueId, QueueOffset};
 use crate::entry::{layout, put_message, put_text, text};
 use crate::entry_view::MalformedEntry;
 use crate::entry_walk::Operands;
-use crate::{Command, GroupChange, OffsetTarget};
+use crate::{Command, GroupChange, OffsetTarget, TopicShare, TopicShares};
 
 /// Codes of [`OffsetTarget`].
 mod target {
@@ -51,6 +51,11 @@ pub(crate) fn operand_bytes(command: &Command) -> usize {
         Command::DeadLetter { group, topic, .. } => text(group.as_str()) + text(topic.as_str()) + 16,
         Command::SetTopicRetention { name, .. } => text(name.as_str()) + 8,
         Command::TrimTopic { name, .. } => text(name.as_str()) + 16,
+        Command::SetWritePermission { .. } => 1,
+        Command::SetTopicShares { name, shares } => {
+            let rows: usize = shares.shares.iter().map(|share| text(&share.broker_group) + 4).sum();
+            text(name.as_str()) + 13 + rows
+        }
         other => unreachable!("{other:?} is written where its kind is"),
     }
 }
@@ -139,6 +144,21 @@ pub(crate) fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
             out.put_u64_le(*before_ms);
             layout::TRIM_TOPIC
         }
+        Command::SetWritePermission { is_writable } => {
+            out.put_u8(u8::from(*is_writable));
+            layout::SET_WRITE_PERMISSION
+        }
+        Command::SetTopicShares { name, shares } => {
+            put_text(out, name.as_str());
+            out.put_u64_le(shares.version);
+            out.put_u8(u8::from(shares.is_moving));
+            out.put_u32_le(shares.shares.len() as u32);
+            for share in &shares.shares {
+                put_text(out, &share.broker_group);
+                out.put_u32_le(share.queue_count);
+            }
+            layout::SET_TOPIC_SHARES
+        }
         other => unreachable!("{other:?} is written where its kind is"),
     }
 }
@@ -226,6 +246,21 @@ pub(crate) fn parse(kind: u8, operands: &mut Operands<'_>) -> Result<Command, Ma
         }),
         layout::TRIM_TOPIC => {
             Ok(Command::TrimTopic { name: operands.topic_name()?, uid: operands.u64()?, before_ms: operands.u64()? })
+        }
+        layout::SET_WRITE_PERMISSION => {
+            Ok(Command::SetWritePermission { is_writable: operands.flag("write permission")? })
+        }
+        layout::SET_TOPIC_SHARES => {
+            let name = operands.topic_name()?;
+            let (version, is_moving) = (operands.u64()?, operands.flag("move")?);
+            // Name and count of one.
+            let count = operands.count(6)?;
+            let mut shares = Vec::with_capacity(count);
+            for _ in 0..count {
+                let broker_group = operands.text()?.to_owned();
+                shares.push(TopicShare { broker_group, queue_count: operands.u32()? });
+            }
+            Ok(Command::SetTopicShares { name, shares: TopicShares { version, is_moving, shares } })
         }
         _ => Err(operands.wrong("command kind is unknown")),
     }

@@ -38,6 +38,7 @@ mod observer;
 pub mod offline;
 mod outcome;
 mod packed;
+mod placement;
 mod positions;
 mod producing;
 mod progress;
@@ -65,6 +66,7 @@ pub use levels::TopicLevel;
 pub use machine::{StoreMachine, open};
 pub use observer::{ApplyObserver, NoObserver};
 pub use outcome::{AckResult, Ending, Granted, HalfMessage, Holding, Outcome, ProducedSlot, Rejection};
+pub use placement::{SHARES_MAX, TopicShare, TopicShares};
 pub use reader::{
     AttemptGrants, DedupStatus, Delivery, Due, GroupInfo, HeldDelivery, Progress, StateDigest, StoreReader, TopicInfo,
 };

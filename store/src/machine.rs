@@ -435,6 +435,8 @@ fn apply_rare(state: &mut State, command: &Command, changes: &mut Changes) -> Re
         Command::SetTopicRetention { name, retention_ms } => {
             Ok(state.set_topic_retention(name.as_str(), *retention_ms, changes)?)
         }
+        Command::SetWritePermission { is_writable } => Ok(state.set_write_permission(*is_writable, changes)),
+        Command::SetTopicShares { name, shares } => Ok(state.set_topic_shares(name, shares, changes)?),
         Command::TrimTopic { name, uid, before_ms } => state.trim_topic(name, *uid, *before_ms, changes),
         Command::DropTopic { name, uid } => state.drop_topic(name.as_str(), *uid, changes),
         Command::DeadLetter { group, topic, queue, offset, seq } => {

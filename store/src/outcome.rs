@@ -6,6 +6,7 @@ use crate::Slot;
 use crate::limits::{
     DEDUP_ENTRIES_RANGE, DELAYED_MAX, GROUPS_MAX, HALVES_MAX, RETRY_PAUSE_MS_MAX, RETRY_PAUSES_MAX, TOPICS_MAX,
 };
+use crate::placement::SHARES_MAX;
 
 /// The answer to one [`crate::Command`]; the same on every replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +121,16 @@ pub enum Outcome {
     TopicLevelSet,
     /// The topic keeps messages as long as asked for, from now on.
     TopicRetentionSet,
+    /// The group takes messages, or not, from now on.
+    WritePermissionSet {
+        /// Topics that this is about.
+        topics: u64,
+    },
+    /// The topic's groups are known, from now on.
+    TopicSharesSet {
+        /// Which word on them holds.
+        version: u64,
+    },
     /// Messages of one topic were let go of.
     TopicTrimmed {
         /// Slots that vanished.
@@ -389,6 +400,33 @@ pub enum Rejection {
     TopicReplaced {
         /// The number asked for.
         uid: u64,
+    },
+    /// The broker group takes no messages.
+    #[error("the write permission of the broker group is wiped")]
+    WriteWiped,
+    /// The topic moves between broker groups.
+    #[error("the topic moves to other broker groups (version {version}) and takes messages again when all is consumed")]
+    TopicMoving {
+        /// Which word on its groups it waits for.
+        version: u64,
+    },
+    /// There is a newer word on a topic's groups.
+    #[error("version {version} of the topic's broker groups is known, an older one is not taken")]
+    SharesOutdated {
+        /// The version that is known.
+        version: u64,
+    },
+    /// A topic with order that would move although messages may still be on their way to the old place.
+    #[error("an ordered topic moves to other broker groups in two steps, the first of which has not been taken")]
+    SharesNotMoving,
+    /// Groups of a topic that cannot be.
+    #[error(
+        "{count} broker groups with their queues are not a topic's: 1 to {SHARES_MAX} are allowed, each once, with 1 to {} queues",
+        limits::QUEUES_PER_TOPIC_MAX
+    )]
+    SharesOutOfRange {
+        /// How many groups there were to be.
+        count: usize,
     },
     /// The message does not stand there, or the group has not consumed it.
     #[error("no consumed message to be delivered again is at offset {offset}")]

@@ -159,6 +159,7 @@ impl Sequence for Applying<'_> {
 
 impl State {
     pub fn produce(&mut self, batch: &Batch<'_>, changes: &mut Changes) -> Result<Outcome, Refusal> {
+        self.placement.admits(batch.topic)?;
         let (name, topic, way) = admit(&self.topics, batch, self.timers.len(), self.halves.len())?;
         let (name, uid) = (name.clone(), topic.uid);
         let queue_id = batch.queue;

@@ -10,7 +10,7 @@ use crate::progress::{QueueProgress, attempt_key};
 use crate::queue::Queue;
 use crate::shared::Shared;
 use crate::state::{Group, State, Topic};
-use crate::{Granted, HalfMessage, Slot, StartPolicy, StoreError, TopicLevel};
+use crate::{Granted, HalfMessage, Slot, StartPolicy, StoreError, TopicLevel, TopicShares};
 
 /// A topic's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,6 +164,21 @@ impl StoreReader {
     pub fn topics(&self) -> Vec<TopicInfo> {
         let state = self.shared.read();
         state.topics.iter().map(|(name, topic)| topic_info(&state, name, topic)).collect()
+    }
+
+    /// Whether this broker group has had to do with others: its write permission is wiped, or a topic's shares are laid down.
+    pub fn has_placement(&self) -> bool {
+        !self.shared.read().placement.is_empty()
+    }
+
+    /// Whether the write permission of this broker group is wiped.
+    pub fn is_write_wiped(&self) -> bool {
+        self.shared.read().placement.is_write_wiped()
+    }
+
+    /// Which broker groups have which queues of a topic, where that is laid down.
+    pub fn topic_shares(&self, name: &TopicName) -> Option<TopicShares> {
+        self.shared.read().placement.shares_of(name.as_str()).cloned()
     }
 
     /// How many topics and groups there are.

@@ -245,6 +245,9 @@ impl Overlay {
 
     fn produce(&mut self, state: &State, batch: &Batch<'_>) -> Option<Outcome> {
         let (delayed, halves) = (state.timers.len() + self.delayed.len(), state.halves.len() + self.halves.len());
+        if let Err(rejection) = state.placement.admits(batch.topic) {
+            return Some(Outcome::Rejected(rejection));
+        }
         match admit(&state.topics, batch, delayed, halves) {
             Ok((_, topic, way)) => {
                 let (uid, window_ms) = (topic.uid, self.window_ms);

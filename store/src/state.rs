@@ -10,6 +10,7 @@ use crate::ended::EndedWindow;
 use crate::halves::Halves;
 use crate::levels::Levels;
 use crate::limits::{GROUPS_MAX, RETRY_PAUSE_MS_MAX, RETRY_PAUSES_MAX, TOPICS_MAX};
+use crate::placement::Placement;
 use crate::progress::QueueProgress;
 use crate::queue::Queue;
 use crate::references::References;
@@ -89,6 +90,8 @@ pub(crate) struct State {
     pub ended: EndedWindow,
     pub levels: Levels,
     pub topic_retentions: TopicRetentions,
+    /// Its place among other broker groups.
+    pub placement: Placement,
     pub references: References,
     /// The first log index that is kept.
     pub trimmed_below: u64,
@@ -189,6 +192,7 @@ impl State {
             ended: EndedWindow::new(),
             levels: Levels::default(),
             topic_retentions: TopicRetentions::default(),
+            placement: Placement::default(),
             references: References::default(),
             trimmed_below: 0,
             trimmed_before_ms: 0,
@@ -272,6 +276,7 @@ impl State {
         released.into_iter().for_each(|message| self.references.release(message));
         self.levels.forget(topic.uid);
         self.topic_retentions.forget(topic.uid);
+        self.placement.forget(name.as_str());
         changes.catalog = true;
         // Whoever waits for its messages waits for nothing.
         changes.queues_grown.insert((name, QueueId(0)));
@@ -385,6 +390,7 @@ impl State {
         }
         self.levels.write_digest(&mut hash);
         self.topic_retentions.write_digest(&mut hash);
+        self.placement.write_digest(&mut hash);
         hash.write_u64(self.trimmed_below);
         hash.write_u64(self.trimmed_before_ms);
         hash.write_u64(self.expired);

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use flotilla_message::{MessageRef, MessageType, QueueId, QueueOffset, StoredFrame};
 use flotilla_raft_log::{LogIndex, StateMachine};
 use flotilla_store::{
-    Command, GroupChange, OffsetTarget, Outcome, Rejection, SkipRange, Slot, StartPolicy, ToCarry, entry_log_time_ms,
-    frame_in, nth_frame,
+    Command, GroupChange, OffsetTarget, Outcome, Rejection, SkipRange, Slot, StartPolicy, ToCarry, TopicShare,
+    TopicShares, entry_log_time_ms, frame_in, nth_frame,
 };
 use proptest::prelude::*;
 
@@ -118,6 +118,12 @@ fn rare() -> impl Strategy<Value = Command> {
         1 => (999u32..1003).prop_map(|entries_max| Command::SetDedupWindow { entries_max }),
         1 => (topic_name(), proptest::option::of(0u64..500))
             .prop_map(|(name, retention_ms)| Command::SetTopicRetention { name, retention_ms }),
+        1 => proptest::bool::weighted(0.8).prop_map(|is_writable| Command::SetWritePermission { is_writable }),
+        1 => (topic_name(), 0u64..4, proptest::bool::ANY, 0usize..3).prop_map(|(name, version, is_moving, groups)| {
+            let share = |number: usize| TopicShare { broker_group: format!("group-{number}"), queue_count: 2 };
+            let shares = TopicShares { version, is_moving, shares: (0..groups).map(share).collect() };
+            Command::SetTopicShares { name, shares }
+        }),
         2 => (topic_name(), 0u64..8, 0u64..300)
             .prop_map(|(name, uid, ms)| Command::TrimTopic { name, uid, before_ms: START_MS + ms }),
         2 => (group_name(), topic_name(), queue(), offset(), 1u32..60).prop_map(

@@ -9,6 +9,7 @@ mod determinism;
 mod entries;
 mod index_files;
 mod key_index;
+mod placement;
 mod pop_model;
 mod producing;
 mod retention;

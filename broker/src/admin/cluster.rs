@@ -10,6 +10,7 @@ use flotilla_raft_log::{LogIndex, NodeId, Role, TransferError};
 
 use super::levels;
 use super::topics::topic_state;
+use crate::cluster::view::OtherGroup;
 use crate::lead::hand_over::hand_over;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried, patience_ends};
 use crate::metrics::HandOverCause;
@@ -62,10 +63,17 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
         integrity: Some(integrity(replica)),
         no_member: replica.no_member().unwrap_or_default(),
         incarnation: replica.log.incarnation().to_string(),
+        write_wiped: replica.store.is_write_wiped(),
+        other_groups: replica.cluster.groups().into_iter().map(other_group).collect(),
         ..Default::default()
     };
     levels::cluster(replica, &mut reply);
     reply
+}
+
+fn other_group(group: OtherGroup) -> admin::OtherGroup {
+    let member = |(node, client_address)| admin::Member { node, client_address, ..Default::default() };
+    admin::OtherGroup { group: group.name, members: group.replicas.into_iter().map(member).collect() }
 }
 
 fn integrity(replica: &Replica) -> admin::Integrity {

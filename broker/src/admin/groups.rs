@@ -230,6 +230,7 @@ fn progress_in(
         min_offset: min.0,
         lag_messages,
         lag_ms,
+        ..Default::default()
     }))
 }
 

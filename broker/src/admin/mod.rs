@@ -6,6 +6,7 @@ pub mod groups;
 pub mod key_indexer;
 pub mod levels;
 pub mod messages;
+pub mod placement;
 pub mod positions;
 pub mod replicas;
 mod retention;

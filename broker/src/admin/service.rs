@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flotilla_proto::{Admin, CallContext, admin};
 use flotilla_runtime::BoxFuture;
 
-use super::{cluster, dead_letters, groups, messages, positions, replicas, topics, transactions};
+use super::{cluster, dead_letters, groups, messages, placement, positions, replicas, topics, transactions};
 use crate::lead::leader_call::{LeaderCall, lead};
 use crate::replica::Replica;
 
@@ -46,6 +46,8 @@ impl Admin for AdminService {
         list_groups groups::ListGroups, ListGroupsRequest ListGroupsReply;
         transfer_leader cluster::TransferLeader, TransferLeaderRequest TransferLeaderReply;
         change_replica replicas::ChangeReplica, ChangeReplicaRequest ChangeReplicaReply;
+        set_write_permission placement::SetWritePermission, SetWritePermissionRequest SetWritePermissionReply;
+        set_topic_shares placement::SetTopicShares, SetTopicSharesRequest SetTopicSharesReply;
         list_replicas replicas::ListReplicas, ListReplicasRequest ListReplicasReply;
         update_topic topics::UpdateTopic, UpdateTopicRequest UpdateTopicReply;
         update_group groups::UpdateGroup, UpdateGroupRequest UpdateGroupReply;

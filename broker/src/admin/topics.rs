@@ -6,8 +6,9 @@ use flotilla_message::{MessageType, Permission, TopicName, limits};
 use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
 use flotilla_store::{Command, Outcome, Rejection, TopicInfo};
+use futures::future::join;
 
-use super::{levels, retention};
+use super::{levels, placement, retention};
 use crate::consume::delivery::message_type;
 use crate::edge::query::permission;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
@@ -36,6 +37,9 @@ pub fn rejected(rejection: &Rejection) -> v2::Status {
         | Rejection::DedupWindowOutOfRange { .. }
         | Rejection::MaxDeliveriesOutOfRange { .. } => Code::BadRequest,
         Rejection::TopicNotWritable | Rejection::TopicNotReadable | Rejection::GroupPaused => Code::Forbidden,
+        Rejection::SharesOutOfRange { .. } => Code::BadRequest,
+        Rejection::SharesOutdated { .. } | Rejection::SharesNotMoving => Code::PreconditionFailed,
+        Rejection::WriteWiped | Rejection::TopicMoving { .. } => Code::HaNotAvailable,
         Rejection::OffsetOutOfRange { .. } => Code::IllegalOffset,
         Rejection::TopicNotDrained { .. } => Code::PreconditionFailed,
         Rejection::TopicReplaced { .. } => Code::TopicNotFound,
@@ -143,7 +147,23 @@ impl LeaderCall for CreateTopic {
         };
         let command = Command::CreateTopic { name: name.clone(), message_type, queue_count, permission };
         let began = replica.runtime.now();
-        let outcome = match replica.proposer.submit(attempt.term, command).await {
+        let created = replica.proposer.submit(attempt.term, command);
+        let created = match request.shares.as_ref().map(placement::shares_of) {
+            None => created.await,
+            // Right behind it, in the same entry as a rule: nobody has sent to it in between.
+            Some(shares) => {
+                let command = Command::SetTopicShares { name: name.clone(), shares };
+                let (created, placed) = join(created, replica.proposer.submit(attempt.term, command)).await;
+                match placed.map(|placed| placed.outcome) {
+                    Ok(Outcome::Rejected(rejection)) if matches!(&created, Ok(made) if !is_other(&made.outcome)) => {
+                        return Tried::answer(refuse(rejected(&rejection)));
+                    }
+                    Ok(_) => created,
+                    Err(error) => return Tried::from_submit(error, refuse),
+                }
+            }
+        };
+        let outcome = match created {
             Ok(settled) => settled.outcome,
             Err(error) => return Tried::from_submit(error, refuse),
         };
@@ -183,6 +203,11 @@ impl LeaderCall for CreateTopic {
     fn refusal(_: &admin::CreateTopicRequest, status: v2::Status) -> admin::CreateTopicReply {
         admin::CreateTopicReply { status: Some(status), ..Default::default() }
     }
+}
+
+/// Nothing was made, and what is there is not what was asked for.
+fn is_other(made: &Outcome) -> bool {
+    matches!(made, Outcome::Rejected(rejection) if *rejection != Rejection::TopicExists { same: true })
 }
 
 /// Drops a topic and all its messages.
@@ -284,6 +309,13 @@ impl LeaderCall for UpdateTopic {
                 return Tried::answer(admin::UpdateTopicReply { status: Some(ok()), topic });
             }
         }
+        if let Some(shares) = replica.store.topic_shares(&name).filter(|_| request.queue_count.is_some()) {
+            let text = format!(
+                "topic '{name}' is ordered and spread over {} broker groups; its queues change with: flotilla admin topic spread",
+                shares.shares.len()
+            );
+            return Tried::answer(refuse(status(Code::PreconditionFailed, text)));
+        }
         let permission = request.permission.map(|_| asked_permission(request.permission()));
         let command = Command::UpdateTopic { name: name.clone(), queue_count: request.queue_count, permission };
         match replica.proposer.submit(attempt.term, command).await {
@@ -335,6 +367,7 @@ impl LeaderCall for DescribeTopic {
                     status: Some(ok()),
                     topic: Some(shown(&name, &info)),
                     queues: queue_bounds(replica, &name, &info),
+                    shares: replica.store.topic_shares(&name).as_ref().map(placement::told),
                     ..Default::default()
                 };
                 levels::describe(replica, &info, &mut reply);
@@ -354,7 +387,7 @@ pub fn queue_bounds(replica: &Replica, name: &TopicName, info: &TopicInfo) -> Ve
     (0..info.queue_count)
         .filter_map(|queue| {
             let (min, max) = replica.store.queue_bounds(name, flotilla_message::QueueId(queue))?;
-            Some(admin::QueueBounds { queue, min_offset: min.0, max_offset: max.0 })
+            Some(admin::QueueBounds { queue, min_offset: min.0, max_offset: max.0, ..Default::default() })
         })
         .collect()
 }

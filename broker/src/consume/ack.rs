@@ -49,7 +49,7 @@ impl LeaderCall for AckMessage {
         // One command for each queue, and for each receipt its place in the request.
         let mut commands: BTreeMap<(TopicName, QueueId), Vec<(usize, ReceiptHandle)>> = BTreeMap::new();
         for (place, entry) in request.entries.iter().enumerate() {
-            match read_handle(&entry.receipt_handle, &group) {
+            match read_handle(replica, &entry.receipt_handle, &group) {
                 Ok(handle) => {
                     commands.entry((handle.topic.clone(), handle.queue)).or_default().push((place, handle));
                 }
@@ -133,9 +133,14 @@ pub(super) fn rejected(rejection: &Rejection) -> v2::Status {
 }
 
 /// Reads a receipt, which must be one of this group.
-pub(super) fn read_handle(text: &str, group: &GroupName) -> Result<ReceiptHandle, v2::Status> {
+pub(super) fn read_handle(replica: &Replica, text: &str, group: &GroupName) -> Result<ReceiptHandle, v2::Status> {
     let handle =
         ReceiptHandle::from_text(text).map_err(|error| status(Code::InvalidReceiptHandle, error.to_string()))?;
+    let own = &replica.config.group;
+    if let Some(other) = handle.broker_group.as_ref().filter(|other| *other != own) {
+        let text = format!("receipt handle is one of broker group '{other}', this is '{own}'");
+        return Err(status(Code::InvalidReceiptHandle, text));
+    }
     if handle.group != *group {
         let text = format!("receipt handle is one of group '{}', not of '{group}'", handle.group);
         return Err(status(Code::InvalidReceiptHandle, text));
@@ -163,7 +168,7 @@ impl LeaderCall for ChangeInvisibleDuration {
         attempt: Attempt,
     ) -> Tried<v2::ChangeInvisibleDurationResponse> {
         let checked = names::group(context, request.group.as_ref()).and_then(|group| {
-            let handle = read_handle(&request.receipt_handle, &group)?;
+            let handle = read_handle(replica, &request.receipt_handle, &group)?;
             Ok((handle, invisible_ms(request.invisible_duration.as_ref())?))
         });
         let (handle, invisible_ms) = match checked {

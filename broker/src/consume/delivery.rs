@@ -12,6 +12,8 @@ use super::receipt_handle::ReceiptHandle;
 pub struct Delivery<'a> {
     /// The group that receives.
     pub group: &'a GroupName,
+    /// This broker group, if there are others that a receipt could be shown to.
+    pub broker_group: Option<&'a str>,
     /// The topic received from.
     pub topic: &'a TopicName,
     /// The topic as the client wrote it, echoed in each message.
@@ -28,6 +30,7 @@ impl Delivery<'_> {
     /// One message.
     pub fn message(&self, granted: &Granted, frame: &FrameView) -> v2::Message {
         let handle = ReceiptHandle {
+            broker_group: self.broker_group.map(str::to_owned),
             group: self.group.clone(),
             topic: self.topic.clone(),
             queue: self.queue,
@@ -172,6 +175,7 @@ mod tests {
         let resource = v2::Resource { name: "orders".to_owned(), resource_namespace: "ns".to_owned() };
         let delivery = Delivery {
             group: &group,
+            broker_group: None,
             topic: &topic,
             topic_resource: &resource,
             queue: QueueId(2),

@@ -31,7 +31,7 @@ impl LeaderCall for ForwardToDeadLetters {
         attempt: Attempt,
     ) -> Tried<v2::ForwardMessageToDeadLetterQueueResponse> {
         let handle = names::group(context, request.group.as_ref())
-            .and_then(|group| read_handle(&request.receipt_handle, &group));
+            .and_then(|group| read_handle(replica, &request.receipt_handle, &group));
         let handle = match handle {
             Ok(handle) => handle,
             Err(refusal) => return Tried::answer(answer(refusal)),

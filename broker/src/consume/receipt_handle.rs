@@ -3,17 +3,21 @@
 
 use flotilla_message::{GroupName, MessageRef, QueueId, QueueOffset, TopicName};
 
-/// First byte of every handle of this form.
+/// First byte of a handle that does not say which broker group it is of.
 const VERSION: u8 = 1;
+/// First byte of one that does.
+const VERSION_OF_GROUP: u8 = 2;
 /// queue, offset, log index, ordinal, sequence.
 const FIXED_BYTES: usize = 4 + 8 + 8 + 4 + 4;
 const CRC_BYTES: usize = 4;
 /// Longest handle in bytes, before it becomes hex digits.
-const HANDLE_BYTES_MAX: usize = 1 + 1 + 255 + 1 + 255 + FIXED_BYTES + CRC_BYTES;
+const HANDLE_BYTES_MAX: usize = 1 + 3 * 256 + FIXED_BYTES + CRC_BYTES;
 
 /// One delivery of one message to one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceiptHandle {
+    /// The broker group that delivered; `None` if its cluster had no other one then.
+    pub broker_group: Option<String>,
     /// The group it was delivered to.
     pub group: GroupName,
     /// The topic it was taken from (the dead letter topic for a dead letter).
@@ -41,7 +45,7 @@ pub enum HandleError {
         bytes: usize,
     },
     /// Of a newer version.
-    #[error("receipt handle has version {version}, version {VERSION} is known")]
+    #[error("receipt handle has version {version}, versions {VERSION} and {VERSION_OF_GROUP} are known")]
     Version {
         /// Its version.
         version: u8,
@@ -58,9 +62,12 @@ impl ReceiptHandle {
     /// The text that clients are given: lower-case hex digits.
     pub fn to_text(&self) -> String {
         let (group, topic) = (self.group.as_str().as_bytes(), self.topic.as_str().as_bytes());
-        let mut bytes = Vec::with_capacity(3 + group.len() + topic.len() + FIXED_BYTES + CRC_BYTES);
-        bytes.push(VERSION);
-        for name in [group, topic] {
+        let broker_group = self.broker_group.as_deref().map(str::as_bytes);
+        let broker_group_bytes = broker_group.map_or(0, |name| 1 + name.len());
+        let mut bytes =
+            Vec::with_capacity(3 + broker_group_bytes + group.len() + topic.len() + FIXED_BYTES + CRC_BYTES);
+        bytes.push(if broker_group.is_some() { VERSION_OF_GROUP } else { VERSION });
+        for name in broker_group.into_iter().chain([group, topic]) {
             bytes.push(u8::try_from(name.len()).expect("names have at most 255 bytes"));
             bytes.extend_from_slice(name);
         }
@@ -83,7 +90,7 @@ impl ReceiptHandle {
         if bytes.len() < 3 + FIXED_BYTES + CRC_BYTES {
             return Err(length);
         }
-        if bytes[0] != VERSION {
+        if !matches!(bytes[0], VERSION | VERSION_OF_GROUP) {
             return Err(HandleError::Version { version: bytes[0] });
         }
         let (content, crc) = bytes.split_at(bytes.len() - CRC_BYTES);
@@ -91,9 +98,14 @@ impl ReceiptHandle {
             return Err(HandleError::Checksum);
         }
         let mut rest = Reader(&content[1..]);
+        let broker_group = match bytes[0] {
+            VERSION_OF_GROUP => Some(rest.name().ok_or(length)?.to_owned()),
+            _ => None,
+        };
         let group = rest.name().ok_or(length)?;
         let topic = rest.name().ok_or(length)?;
         let handle = ReceiptHandle {
+            broker_group,
             group: GroupName::try_from(group).map_err(|_| HandleError::Content)?,
             topic: TopicName::try_from(topic).map_err(|_| HandleError::Content)?,
             queue: QueueId(rest.number().ok_or(length)?),
@@ -159,6 +171,7 @@ mod tests {
 
     fn handle(group: &str, topic: &str, offset: u64) -> ReceiptHandle {
         ReceiptHandle {
+            broker_group: None,
             group: GroupName::try_from(group).expect("a group name"),
             topic: TopicName::try_from(topic).expect("a topic name"),
             queue: QueueId(3),
@@ -171,8 +184,9 @@ mod tests {
     proptest! {
         #[test]
         fn every_handle_reads_back(group in "[a-zA-Z0-9_-]{1,60}", topic in "[%a-zA-Z0-9_-]{1,60}",
-            queue: u32, offset: u64, index: u64, ordinal: u32, sequence: u32) {
+            broker_group in proptest::option::of("[a-z-]{1,60}"), queue: u32, offset: u64, index: u64, ordinal: u32, sequence: u32) {
             let handle = ReceiptHandle {
+                broker_group,
                 queue: QueueId(queue), offset: QueueOffset(offset), message: MessageRef { index, ordinal }, sequence,
                 ..handle(&group, &topic, 0)
             };
@@ -185,8 +199,8 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_behind_a_right_checksum_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 1..200)) {
-            bytes[0] = VERSION;
+        fn no_bytes_behind_a_right_checksum_make_it_panic(mut bytes in proptest::collection::vec(any::<u8>(), 1..200), version in 1u8..=2) {
+            bytes[0] = version;
             bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_be_bytes());
             let _ = ReceiptHandle::from_text(&to_hex(&bytes));
         }
@@ -207,6 +221,6 @@ mod tests {
         assert_eq!(ReceiptHandle::from_text("zz"), Err(HandleError::NotHex));
         assert_eq!(ReceiptHandle::from_text(""), Err(HandleError::Length { bytes: 0 }));
         let text = handle("g", "t", 1).to_text();
-        assert_eq!(ReceiptHandle::from_text(&text.replacen("01", "02", 1)), Err(HandleError::Version { version: 2 }));
+        assert_eq!(ReceiptHandle::from_text(&text.replacen("01", "03", 1)), Err(HandleError::Version { version: 3 }));
     }
 }

@@ -414,6 +414,7 @@ impl Take {
     ) -> Result<(), LookError> {
         let delivery = Delivery {
             group: &self.group,
+            broker_group: replica.cluster.has_others().then_some(replica.config.group.as_str()),
             topic: &self.topic,
             topic_resource: &self.topic_resource,
             queue,

@@ -11,15 +11,18 @@ use super::clients::Client;
 use super::names;
 use super::query::{QueryAssignment, QueryRoute};
 use super::telemetry;
+use crate::cluster::pass_on::{AbroadCall, is_unavailable, meant_for, pass_on};
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
 use crate::consume::give_up::ForwardToDeadLetters;
 use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
 use crate::consume::pull::PullMessage;
+use crate::consume::receipt_handle::ReceiptHandle;
 use crate::consume::receive::{self, ReceiveMessage};
 use crate::lead::leader_call::{LeaderCall, lead};
 use crate::produce::end_transaction::EndTransaction;
+use crate::produce::held_handle::HeldHandle;
 use crate::produce::recall::RecallMessage;
-use crate::produce::send::SendMessage;
+use crate::produce::send::{SendMessage, owner_elsewhere, send_elsewhere};
 use crate::replica::Replica;
 
 /// The messaging service of a replica.
@@ -34,6 +37,49 @@ impl Front {
     }
 }
 
+impl Front {
+    /// Stores messages by this group, or by another one while this one has no leader.
+    async fn send(&self, context: CallContext, request: v2::SendMessageRequest) -> Reply<v2::SendMessageResponse> {
+        let replica = &self.replica;
+        if !SendMessage::gives_way(replica, &context, &request) {
+            // Whether this group has a leader is of no concern to a message that belongs to another one.
+            return match owner_elsewhere(replica, &context, &request) {
+                Some(owner) => pass_on::<SendMessage>(replica, &owner, &context, &request).await,
+                None => lead::<SendMessage>(replica, context, request).await,
+            };
+        }
+        if replica.is_leaderless()
+            && let Some(reply) = send_elsewhere(replica, &context, &request).await
+        {
+            return reply;
+        }
+        let reply = lead::<SendMessage>(replica, context.clone(), request.clone()).await;
+        // Surely not stored.
+        if !is_unavailable(reply.body.status.as_ref()) {
+            return reply;
+        }
+        match send_elsewhere(replica, &context, &request).await {
+            Some(reply) => reply,
+            // There is no other place for it: it waits here for the rest of its time.
+            None => lead::<SendMessage>(replica, meant_for(context, &replica.config.group), request).await,
+        }
+    }
+
+    /// Has the broker group execute a call to which its handle belongs, wherever that is.
+    async fn by_handle<C: AbroadCall>(
+        &self,
+        group: Option<String>,
+        context: CallContext,
+        request: C::Request,
+    ) -> Reply<C::Answer> {
+        let replica = &self.replica;
+        match group.filter(|group| *group != replica.config.group && replica.cluster.group(group).is_some()) {
+            Some(group) => pass_on::<C>(replica, &group, &context, &request).await,
+            None => lead::<C>(replica, context, request).await,
+        }
+    }
+}
+
 /// A stream of what is all there already.
 fn replies<T>(responses: Vec<T>) -> Replies<T> {
     let (sender, replies) = mpsc::channel(responses.len().max(1));
@@ -44,6 +90,16 @@ fn replies<T>(responses: Vec<T>) -> Replies<T> {
     replies
 }
 
+/// The broker group that a receipt names, if it is one and names any.
+fn receipt_group(handle: &str) -> Option<String> {
+    ReceiptHandle::from_text(handle).ok()?.broker_group
+}
+
+/// The broker group that a transaction id or a recall handle names, if it is one.
+fn held_group(handle: &str) -> Option<String> {
+    Some(HeldHandle::from_text(handle).ok()?.broker_group)
+}
+
 impl Messaging for Front {
     fn query_route(
         &self,
@@ -51,7 +107,7 @@ impl Messaging for Front {
         request: v2::QueryRouteRequest,
     ) -> BoxFuture<'_, Reply<v2::QueryRouteResponse>> {
         Box::pin(async move {
-            match QueryRoute::answer_here(&self.replica, &context, &request) {
+            match QueryRoute::answer_here(&self.replica, &context, &request).await {
                 Some(answer) => answer.into(),
                 // It may have been made a moment ago: the leader knows.
                 None => lead::<QueryRoute>(&self.replica, context, request).await,
@@ -89,7 +145,7 @@ impl Messaging for Front {
     ) -> BoxFuture<'_, Reply<v2::SendMessageResponse>> {
         Box::pin(async move {
             match self.replica.quotas.send(&context, &request) {
-                Ok(_shares) => lead::<SendMessage>(&self.replica, context, request).await,
+                Ok(_shares) => self.send(context, request).await,
                 Err(status) => SendMessage::refusal(&request, status).into(),
             }
         })
@@ -101,7 +157,7 @@ impl Messaging for Front {
         request: v2::QueryAssignmentRequest,
     ) -> BoxFuture<'_, Reply<v2::QueryAssignmentResponse>> {
         Box::pin(async move {
-            match QueryAssignment::answer_here(&self.replica, &context, &request) {
+            match QueryAssignment::answer_here(&self.replica, &context, &request).await {
                 Some(answer) => answer.into(),
                 None => lead::<QueryAssignment>(&self.replica, context, request).await,
             }
@@ -166,7 +222,8 @@ impl Messaging for Front {
         context: CallContext,
         request: v2::AckMessageRequest,
     ) -> BoxFuture<'_, Reply<v2::AckMessageResponse>> {
-        Box::pin(lead::<AckMessage>(&self.replica, context, request))
+        let group = request.entries.first().and_then(|entry| receipt_group(&entry.receipt_handle));
+        Box::pin(self.by_handle::<AckMessage>(group, context, request))
     }
 
     fn forward_message_to_dead_letter_queue(
@@ -174,7 +231,8 @@ impl Messaging for Front {
         context: CallContext,
         request: v2::ForwardMessageToDeadLetterQueueRequest,
     ) -> BoxFuture<'_, Reply<v2::ForwardMessageToDeadLetterQueueResponse>> {
-        Box::pin(lead::<ForwardToDeadLetters>(&self.replica, context, request))
+        let group = receipt_group(&request.receipt_handle);
+        Box::pin(self.by_handle::<ForwardToDeadLetters>(group, context, request))
     }
 
     fn change_invisible_duration(
@@ -182,7 +240,8 @@ impl Messaging for Front {
         context: CallContext,
         request: v2::ChangeInvisibleDurationRequest,
     ) -> BoxFuture<'_, Reply<v2::ChangeInvisibleDurationResponse>> {
-        Box::pin(lead::<ChangeInvisibleDuration>(&self.replica, context, request))
+        let group = receipt_group(&request.receipt_handle);
+        Box::pin(self.by_handle::<ChangeInvisibleDuration>(group, context, request))
     }
 
     fn recall_message(
@@ -190,7 +249,8 @@ impl Messaging for Front {
         context: CallContext,
         request: v2::RecallMessageRequest,
     ) -> BoxFuture<'_, Reply<v2::RecallMessageResponse>> {
-        Box::pin(lead::<RecallMessage>(&self.replica, context, request))
+        let group = held_group(&request.recall_handle);
+        Box::pin(self.by_handle::<RecallMessage>(group, context, request))
     }
 
     fn end_transaction(
@@ -198,7 +258,8 @@ impl Messaging for Front {
         context: CallContext,
         request: v2::EndTransactionRequest,
     ) -> BoxFuture<'_, Reply<v2::EndTransactionResponse>> {
-        Box::pin(lead::<EndTransaction>(&self.replica, context, request))
+        let group = held_group(&request.transaction_id);
+        Box::pin(self.by_handle::<EndTransaction>(group, context, request))
     }
 
     fn notify_client_termination(

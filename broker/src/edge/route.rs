@@ -4,6 +4,7 @@
 //! some clients keep their first route for ever and none understands "not the leader".
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use flotilla_proto::v2;
 
@@ -27,6 +28,60 @@ pub struct Caller<'a> {
     pub language: &'a str,
     /// `user-agent` as it came.
     pub user_agent: &'a str,
+    /// It is our own client library.
+    pub is_ours: bool,
+}
+
+/// What one broker group has of a topic.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The group's replicas.
+    pub plan: Arc<RoutePlan>,
+    /// Its queues.
+    pub queue_count: u32,
+    /// What may be done with them.
+    pub permission: v2::Permission,
+    /// What their messages are.
+    pub message_type: v2::MessageType,
+}
+
+/// All queues of a topic as this caller should see them: queue 0 of every broker, then queue 1, and so on.
+pub fn queues(caller: Caller<'_>, topic: &v2::Resource, parts: &[Part]) -> Vec<v2::MessageQueue> {
+    let brokers: Vec<(&Part, Vec<v2::Broker>)> =
+        parts.iter().map(|part| (part, part.plan.brokers(caller, part.message_type))).collect();
+    let queue = |id: u32, part: &Part, broker: &v2::Broker| v2::MessageQueue {
+        topic: Some(topic.clone()),
+        id: i32::try_from(id).unwrap_or(i32::MAX),
+        permission: part.permission.into(),
+        broker: Some(broker.clone()),
+        accept_message_types: vec![part.message_type.into()],
+    };
+    let mut queues = Vec::new();
+    for id in 0..parts.iter().map(|part| part.queue_count).max().unwrap_or(0) {
+        for (part, brokers) in brokers.iter().filter(|(part, _)| id < part.queue_count) {
+            queues.extend(brokers.iter().map(|broker| queue(id, part, broker)));
+        }
+    }
+    queues
+}
+
+/// What a push consumer has to poll: each broker once, with the queue number that stands for all of them.
+pub fn assignments(caller: Caller<'_>, topic: &v2::Resource, parts: &[Part]) -> Vec<v2::Assignment> {
+    let assignment = |part: &Part, broker: v2::Broker| v2::Assignment {
+        message_queue: Some(v2::MessageQueue {
+            topic: Some(topic.clone()),
+            id: -1,
+            permission: part.permission.into(),
+            broker: Some(broker),
+            accept_message_types: vec![part.message_type.into()],
+        }),
+    };
+    let mut assignments = Vec::new();
+    for part in parts {
+        let brokers = part.plan.brokers(caller, part.message_type);
+        assignments.extend(brokers.into_iter().map(|broker| assignment(part, broker)));
+    }
+    assignments
 }
 
 /// How the replicas are shown.
@@ -43,8 +98,13 @@ enum Shape {
 }
 
 impl RoutePlan {
-    /// A plan for these replicas: number and `host:port` of each.
+    /// A plan for the replicas of this group: number and `host:port` of each.
     pub fn new(config: &BrokerConfig, addresses: &[(u64, String)]) -> RoutePlan {
+        RoutePlan::of_group(&config.group, config.advertise_name.as_deref(), addresses)
+    }
+
+    /// A plan for a group's replicas: number and `host:port` of each.
+    pub fn of_group(group: &str, advertise_name: Option<&str>, addresses: &[(u64, String)]) -> RoutePlan {
         let address = |text: &str| {
             let (host, port) = split_host_port(text).unwrap_or((text, 0));
             v2::Address { host: host.to_owned(), port: i32::from(port) }
@@ -52,56 +112,14 @@ impl RoutePlan {
         let replicas: Vec<(u64, v2::Address)> = addresses.iter().map(|(node, text)| (*node, address(text))).collect();
         let all = |scheme| replicas.iter().all(|(_, address)| scheme_of(&address.host) == scheme);
         let scheme = [v2::AddressScheme::IPv4, v2::AddressScheme::IPv6].into_iter().find(|scheme| all(*scheme));
-        RoutePlan {
-            group: config.group.clone(),
-            advertised: config.advertise_name.as_deref().map(address),
-            replicas,
-            scheme,
-        }
-    }
-
-    /// All queues of a topic as this caller should see them: queue 0 of every broker, then queue 1, and so on.
-    pub fn queues(
-        &self,
-        caller: Caller<'_>,
-        topic: &v2::Resource,
-        message_type: v2::MessageType,
-        queue_count: u32,
-        permission: v2::Permission,
-    ) -> Vec<v2::MessageQueue> {
-        let brokers = self.brokers(caller, message_type);
-        let queue = |id: u32, broker: &v2::Broker| v2::MessageQueue {
-            topic: Some(topic.clone()),
-            id: i32::try_from(id).unwrap_or(i32::MAX),
-            permission: permission.into(),
-            broker: Some(broker.clone()),
-            accept_message_types: vec![message_type.into()],
-        };
-        (0..queue_count).flat_map(|id| brokers.iter().map(move |broker| queue(id, broker))).collect()
-    }
-
-    /// What a push consumer has to poll: each broker once, with the queue number that stands for all of them.
-    pub fn assignments(
-        &self,
-        caller: Caller<'_>,
-        topic: &v2::Resource,
-        message_type: v2::MessageType,
-        permission: v2::Permission,
-    ) -> Vec<v2::Assignment> {
-        let brokers = self.brokers(caller, message_type);
-        let assignment = |broker: v2::Broker| v2::Assignment {
-            message_queue: Some(v2::MessageQueue {
-                topic: Some(topic.clone()),
-                id: -1,
-                permission: permission.into(),
-                broker: Some(broker),
-                accept_message_types: vec![message_type.into()],
-            }),
-        };
-        brokers.into_iter().map(assignment).collect()
+        RoutePlan { group: group.to_owned(), advertised: advertise_name.map(address), replicas, scheme }
     }
 
     fn shape(&self, caller: Caller<'_>, message_type: v2::MessageType) -> Shape {
+        // It goes through the replicas by itself, and knows groups by their names.
+        if caller.is_ours {
+            return Shape::Together;
+        }
         if self.advertised.is_some() {
             return Shape::Named;
         }
@@ -202,11 +220,15 @@ mod tests {
         plan(&["10.0.0.1", "10.0.0.2", "10.0.0.3"], None)
     }
 
+    fn part(plan: &RoutePlan, queue_count: u32, permission: v2::Permission, message_type: v2::MessageType) -> Part {
+        Part { plan: Arc::new(plan.clone()), queue_count, permission, message_type }
+    }
+
     /// Each queue as `name/id scheme addresses`.
     fn shown(plan: &RoutePlan, language: &str, user_agent: &str, message_type: v2::MessageType) -> Vec<String> {
         let topic = v2::Resource { name: "orders".to_owned(), resource_namespace: String::new() };
-        let caller = Caller { language, user_agent };
-        let queues = plan.queues(caller, &topic, message_type, 2, v2::Permission::ReadWrite);
+        let caller = Caller { language, user_agent, is_ours: false };
+        let queues = queues(caller, &topic, &[part(plan, 2, v2::Permission::ReadWrite, message_type)]);
         for queue in &queues {
             assert_eq!(queue.permission, 4);
             assert_eq!(queue.topic.as_ref(), Some(&topic), "the topic is echoed");
@@ -284,12 +306,37 @@ mod tests {
     fn a_push_consumer_polls_every_broker_once_for_all_queues() {
         let topic = v2::Resource { name: "orders".to_owned(), resource_namespace: String::new() };
         let of = |language| {
-            let caller = Caller { language, user_agent: "" };
-            three().assignments(caller, &topic, v2::MessageType::Normal, v2::Permission::ReadWrite)
+            let caller = Caller { language, user_agent: "", is_ours: false };
+            assignments(caller, &topic, &[part(&three(), 4, v2::Permission::ReadWrite, v2::MessageType::Normal)])
         };
         assert_eq!(of("JAVA").len(), 1);
         assert_eq!(of("HTTP").len(), 3);
         let ids: Vec<_> = of("HTTP").into_iter().filter_map(|one| one.message_queue).map(|queue| queue.id).collect();
         assert_eq!(ids, [-1, -1, -1]);
+    }
+
+    #[test]
+    fn the_queues_of_several_groups_are_interleaved_each_with_its_own_permission() {
+        let other = RoutePlan::of_group("group-b", None, &[(1, "10.0.1.1:8081".to_owned())]);
+        let parts = [
+            part(&three(), 1, v2::Permission::Read, v2::MessageType::Normal),
+            part(&other, 2, v2::Permission::ReadWrite, v2::MessageType::Normal),
+        ];
+        let topic = v2::Resource { name: "orders".to_owned(), resource_namespace: String::new() };
+        let seen = |language, is_ours| {
+            let caller = Caller { language, user_agent: "", is_ours };
+            let line = |queue: v2::MessageQueue| {
+                format!("{}/{} {}", queue.broker.expect("a broker").name, queue.id, queue.permission)
+            };
+            queues(caller, &topic, &parts).into_iter().map(line).collect::<Vec<_>>()
+        };
+        assert_eq!(seen("JAVA", false), ["group-a/0 2", "group-b/0 4", "group-b/1 4"]);
+        assert_eq!(
+            seen("GO", false),
+            ["group-a-1/0 2", "group-a-2/0 2", "group-a-3/0 2", "group-b/0 4", "group-b/1 4"]
+        );
+        assert_eq!(seen("", true), ["group-a/0 2", "group-b/0 4", "group-b/1 4"], "our own library knows groups");
+        let caller = Caller { language: "JAVA", user_agent: "", is_ours: false };
+        assert_eq!(assignments(caller, &topic, &parts).len(), 2);
     }
 }

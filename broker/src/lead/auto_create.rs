@@ -39,6 +39,14 @@ impl Replica {
             let text = format!("topic '{name}' does not exist, and one that takes {other} is made by an operator only");
             return Ok(Err(status(Code::TopicNotFound, text)));
         }
+        if self.store.is_write_wiped() {
+            let text = format!(
+                "topic '{name}' does not exist, and none is made where it could not be written: the write permission of \
+                 broker group '{}' is wiped",
+                self.config.group
+            );
+            return Ok(Err(status(Code::TopicNotFound, text)));
+        }
         let (topics, _) = self.store.catalog_counts();
         if topics as u64 >= self.config.auto_create_topics_max {
             self.counters.made(Made::TopicRefused);

@@ -27,8 +27,14 @@ const UNKNOWN: &str = "x-flotilla-unknown";
 /// Metadata of a call that may have been executed before.
 const REPEATED: &str = "x-flotilla-repeated";
 /// The client's metadata that services look at.
-const PASSED_ON: [&str; 5] =
-    [metadata::CLIENT_ID, metadata::LANGUAGE, metadata::CLIENT_VERSION, metadata::NAMESPACE, metadata::USER_AGENT];
+const PASSED_ON: [&str; 6] = [
+    metadata::CLIENT_ID,
+    metadata::LANGUAGE,
+    metadata::CLIENT_VERSION,
+    metadata::NAMESPACE,
+    metadata::USER_AGENT,
+    metadata::FROM_GROUP,
+];
 
 /// Told of a replica whose connection broke.
 pub type Suspect = Box<dyn Fn(NodeId) + Send + Sync>;

@@ -33,6 +33,10 @@ const REPEAT_EXTRA: Duration = Duration::from_secs(5);
 /// Pause before a replica that refused is asked again, if no news comes before.
 pub const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
+/// How long a call waits for a leader of this group that another group may do as well, and no longer than half of its patience:
+/// an election is over sooner.
+const GIVE_WAY_AFTER: Duration = Duration::from_millis(1_500);
+
 /// What one try of executing a call came to.
 #[derive(Debug)]
 pub enum Tried<A> {
@@ -86,6 +90,11 @@ pub trait LeaderCall: Send + Sync + 'static {
     /// may have been executed the caller must not hear it.
     fn denial(_answer: &Self::Answer) -> Option<String> {
         None
+    }
+
+    /// Whether a call that nobody has tried yet gives up waiting for a leader of this group: another group may do it.
+    fn gives_way(_replica: &Replica, _context: &CallContext, _request: &Self::Request) -> bool {
+        false
     }
 
     /// When to stop trying. A call that may have been executed by then gets [`REPEAT_EXTRA`] to find out, as far as its
@@ -160,6 +169,8 @@ async fn lead_somewhere<C: LeaderCall>(
     let mut unknown: Option<String> = None;
     let mut parked: Option<Share> = None;
     let mut hint: Option<NodeId> = None;
+    let gives_way = C::gives_way(replica, &context, &request);
+    let gives_way_at = gives_way.then(|| now + GIVE_WAY_AFTER.min((ends - now) / 2));
     loop {
         let seen = replica.leadership.seen();
         let place = match hint.take() {
@@ -197,7 +208,8 @@ async fn lead_somewhere<C: LeaderCall>(
             }
             Tried::Unknown(reason) => return unknown_outcome::<C>(replica, &request, &reason),
         }
-        if replica.runtime.now() >= ends {
+        let waits_until = gives_way_at.filter(|_| unknown.is_none()).unwrap_or(ends);
+        if replica.runtime.now() >= waits_until {
             break;
         }
         if parked.is_none() {
@@ -208,7 +220,8 @@ async fn lead_somewhere<C: LeaderCall>(
             }
         }
         // Nobody: only news helps. Somebody who refused: news, or simply a moment.
-        let retry_at = if place == Place::Nobody { ends } else { ends.min(replica.runtime.now() + REFUSED_PAUSE) };
+        let pause_ends = replica.runtime.now() + REFUSED_PAUSE;
+        let retry_at = if place == Place::Nobody { waits_until } else { waits_until.min(pause_ends) };
         replica.leadership.changed_from(seen.generation, retry_at).await;
     }
     if unknown.is_none() {

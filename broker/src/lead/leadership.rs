@@ -1,6 +1,7 @@
 //! Who leads, as this replica sees it, and the wait for somebody who does.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use flotilla_raft_log::{LogStatus, NodeId, Role, Term};
 use flotilla_runtime::{Instant, Runtime};
@@ -43,6 +44,8 @@ impl Place {
 pub struct Leadership {
     runtime: Runtime,
     seen: Mutex<Seen>,
+    /// Since when nobody leads.
+    nobody_since: Mutex<Option<Instant>>,
     changed: Notify,
 }
 
@@ -59,7 +62,8 @@ impl Leadership {
     /// Nobody leads yet.
     pub fn new(runtime: Runtime) -> Arc<Leadership> {
         let seen = Seen { place: Place::Nobody, generation: 0 };
-        Arc::new(Leadership { runtime, seen: Mutex::new(seen), changed: Notify::new() })
+        let nobody_since = Mutex::new(Some(runtime.now()));
+        Arc::new(Leadership { runtime, seen: Mutex::new(seen), nobody_since, changed: Notify::new() })
     }
 
     /// Takes over what the log says now; if it is news, wakes those who wait and returns true.
@@ -72,6 +76,7 @@ impl Leadership {
             }
             *seen = Seen { place, generation: seen.generation + 1 };
         }
+        *self.nobody_since.lock().expect(LOCK) = (place == Place::Nobody).then(|| self.runtime.now());
         self.changed.notify_waiters();
         true
     }
@@ -79,6 +84,11 @@ impl Leadership {
     /// The newest known place.
     pub fn seen(&self) -> Seen {
         *self.seen.lock().expect(LOCK)
+    }
+
+    /// For how long nobody has led; zero if somebody does.
+    pub fn leaderless_for(&self, now: Instant) -> Duration {
+        self.nobody_since.lock().expect(LOCK).map_or(Duration::ZERO, |since| now.saturating_since(since))
     }
 
     /// The term in which this replica leads and may write.
@@ -127,7 +137,6 @@ const LOCK: &str = "leadership lock is never poisoned: no code panics while hold
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
     use super::*;
 

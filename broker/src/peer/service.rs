@@ -111,6 +111,10 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         admin::cluster::TransferLeader::METHOD => take_in::<admin::cluster::TransferLeader>(replica, request).await,
         admin::replicas::ChangeReplica::METHOD => take_in::<admin::replicas::ChangeReplica>(replica, request).await,
         admin::replicas::ListReplicas::METHOD => take_in::<admin::replicas::ListReplicas>(replica, request).await,
+        admin::placement::SetWritePermission::METHOD => {
+            take_in::<admin::placement::SetWritePermission>(replica, request).await
+        }
+        admin::placement::SetTopicShares::METHOD => take_in::<admin::placement::SetTopicShares>(replica, request).await,
         admin::topics::UpdateTopic::METHOD => take_in::<admin::topics::UpdateTopic>(replica, request).await,
         admin::groups::UpdateGroup::METHOD => take_in::<admin::groups::UpdateGroup>(replica, request).await,
         admin::positions::ResetGroup::METHOD => take_in::<admin::positions::ResetGroup>(replica, request).await,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flotilla_message::{AckLevel, MessageId, Permission, QueueId, SendLevel, StoredFrame, TopicName};
+use flotilla_message::{AckLevel, MessageId, MessageType, Permission, QueueId, SendLevel, StoredFrame, TopicName};
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};
@@ -12,7 +12,9 @@ use flotilla_store::{Command, Holding, Outcome, ProducedSlot, Rejection, TopicIn
 use super::held_handle::{HeldHandle, HeldKind};
 use super::level::{answer_when, asked_level, impossible, level_of, shortfall_status};
 use super::outgoing::Outgoing;
-use crate::edge::names::known_code;
+use crate::cluster::pass_on::{is_from_abroad, pass_on};
+use crate::cluster::placing::{Destination, Sent};
+use crate::edge::names::{self, known_code};
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
 use crate::lead::proposer::Settled;
 use crate::metrics::Refused;
@@ -46,6 +48,14 @@ impl LeaderCall for SendMessage {
             Ok(outgoing) => outgoing,
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
+        let sent = sent_of(request, &outgoing);
+        let own_queue = match replica.destination(context, sent).await {
+            Destination::Here(queue) => queue,
+            Destination::There(group) => {
+                return Tried::Answer(pass_on::<SendMessage>(replica, &group, context, request).await);
+            }
+            Destination::Nowhere(refusal) => return Tried::answer(refuse(refusal)),
+        };
         let wanted = Some(outgoing.message_type);
         let topic = match replica.topic_or_made(context, &outgoing.topic, wanted, attempt.term).await {
             Ok(Ok(topic)) => topic,
@@ -63,8 +73,9 @@ impl LeaderCall for SendMessage {
             return Tried::answer(refuse(refusal));
         }
         let when = answer_when(replica.config.raft_durability, level);
-        let queue =
-            replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.writable_queues);
+        let queue = own_queue.unwrap_or_else(|| {
+            replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.writable_queues)
+        });
         let (topic, frames) = (outgoing.topic.clone(), outgoing.frames);
         let sizes: Vec<usize> = frames.iter().map(StoredFrame::byte_len).collect();
         let command = match outgoing.check_after_ms {
@@ -88,6 +99,11 @@ impl LeaderCall for SendMessage {
         }
     }
 
+    /// Only messages without order: those with one have a group of their own.
+    fn gives_way(replica: &Replica, context: &CallContext, request: &v2::SendMessageRequest) -> bool {
+        replica.cluster.has_others() && !is_from_abroad(context) && !is_ordered(request)
+    }
+
     fn refusal(_: &v2::SendMessageRequest, status: v2::Status) -> v2::SendMessageResponse {
         refuse(status)
     }
@@ -95,6 +111,65 @@ impl LeaderCall for SendMessage {
     fn denial(answer: &v2::SendMessageResponse) -> Option<String> {
         let status = answer.status.as_ref()?;
         (status.code() != Code::Ok).then(|| status.message.clone())
+    }
+}
+
+fn is_ordered(request: &v2::SendMessageRequest) -> bool {
+    let group = |message: &v2::Message| message.system_properties.as_ref()?.message_group.clone();
+    request.messages.iter().filter_map(group).any(|group| !group.is_empty())
+}
+
+fn sent_of<'a>(request: &'a v2::SendMessageRequest, outgoing: &'a Outgoing) -> Sent<'a> {
+    Sent {
+        topic: &outgoing.topic,
+        message_type: outgoing.message_type,
+        message_group: outgoing.message_group.as_deref(),
+        message_id: first_id(request),
+    }
+}
+
+fn first_id(request: &v2::SendMessageRequest) -> &str {
+    let system = request.messages.first().and_then(|message| message.system_properties.as_ref());
+    system.map_or("", |system| system.message_id.as_str())
+}
+
+/// Has another broker group store what this one, which has no leader, has surely not stored; `None` if there is no such.
+pub async fn send_elsewhere(
+    replica: &Arc<Replica>,
+    context: &CallContext,
+    request: &v2::SendMessageRequest,
+) -> Option<Reply<v2::SendMessageResponse>> {
+    if !SendMessage::gives_way(replica, context, request) {
+        return None;
+    }
+    let first = request.messages.first()?;
+    let topic = names::topic(context, first.topic.as_ref()).ok()?;
+    let message_type = asked_type(first)?;
+    let sent = Sent { topic: &topic, message_type, message_group: None, message_id: first_id(request) };
+    let group = replica.writable_elsewhere(sent).await?;
+    tracing::debug!(%topic, group, "no leader here: a send goes to another broker group");
+    Some(pass_on::<SendMessage>(replica, &group, context, request).await)
+}
+
+/// The other broker group that a send's message group belongs to, by what is applied here.
+pub fn owner_elsewhere(replica: &Replica, context: &CallContext, request: &v2::SendMessageRequest) -> Option<String> {
+    if !replica.cluster.has_others() || is_from_abroad(context) {
+        return None;
+    }
+    let first = request.messages.first()?;
+    let message_group = first.system_properties.as_ref()?.message_group.as_deref().filter(|group| !group.is_empty())?;
+    let topic = names::topic(context, first.topic.as_ref()).ok()?;
+    match replica.place_of_message_group(&topic, message_group)? {
+        Destination::There(owner) => Some(owner),
+        // The leader says so, should it still be true.
+        Destination::Here(_) | Destination::Nowhere(_) => None,
+    }
+}
+
+fn asked_type(message: &v2::Message) -> Option<MessageType> {
+    match u8::try_from(message.system_properties.as_ref()?.message_type).ok()? {
+        0 => Some(MessageType::Normal),
+        code => MessageType::from_code(code),
     }
 }
 
@@ -151,6 +226,10 @@ fn answer(
         Outcome::Produced { offsets, .. } => offsets,
         // The topic was deleted between the check and the entry.
         Outcome::Rejected(Rejection::TopicNotFound) => return Tried::answer(refuse(no_topic(topic))),
+        // Another try finds the right place.
+        Outcome::Rejected(rejection @ (Rejection::WriteWiped | Rejection::TopicMoving { .. })) => {
+            return Tried::answer(refuse(status(Code::HaNotAvailable, format!("not stored: {rejection}"))));
+        }
         Outcome::Rejected(rejection @ (Rejection::TooManyDelayed | Rejection::TooManyHalves)) => {
             return Tried::answer(refuse(status(Code::TooManyRequests, format!("not stored: {rejection}"))));
         }

@@ -20,6 +20,8 @@ pub const OK: i32 = 20000;
 pub const NOTHING_THERE: i32 = 40401;
 
 const NODES: u16 = 3;
+/// Ports of one cluster, at most.
+const PORTS_MAX: u16 = 1 + 4 * NODES;
 const LEADER_WITHIN: Duration = Duration::from_secs(20);
 
 /// Calls the admin service and expects that it does it.
@@ -63,7 +65,7 @@ impl Cluster {
     pub async fn start_of(nodes: u16, settings: &str) -> Cluster {
         let runtime = Runtime::tokio();
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let first = ports_of_our_own();
+        let first = ports_of(1 + 2 * NODES);
         let address = |port: u16| format!("127.0.0.1:{}", first + port);
         let mut replicas = String::new();
         for node in 1..=nodes {
@@ -180,12 +182,12 @@ impl Cluster {
     }
 }
 
-fn ports_of_our_own() -> u16 {
-    let count = 1 + 2 * NODES;
+/// The first of so many neighbouring ports that no other cluster of this process has.
+pub fn ports_of(count: u16) -> u16 {
     loop {
         let first = free_ports(count);
         let mut taken = TAKEN.lock().expect("no test panics while it holds it");
-        if taken.range(first.saturating_sub(count)..first + count).next().is_none() {
+        if taken.range(first.saturating_sub(PORTS_MAX)..first + count).next().is_none() {
             taken.insert(first);
             return first;
         }

@@ -19,3 +19,4 @@ mod sending;
 #[allow(dead_code, reason = "shared with the tests of the commands")]
 #[path = "../command/support.rs"]
 mod servers;
+mod two_groups;

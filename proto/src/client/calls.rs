@@ -124,6 +124,8 @@ pub trait AdminCalls: Send + Sync + 'static {
         debug DebugRequest DebugReply;
         transfer_leader TransferLeaderRequest TransferLeaderReply;
         change_replica ChangeReplicaRequest ChangeReplicaReply;
+        set_write_permission SetWritePermissionRequest SetWritePermissionReply;
+        set_topic_shares SetTopicSharesRequest SetTopicSharesReply;
         list_replicas ListReplicasRequest ListReplicasReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
@@ -151,6 +153,7 @@ pub trait NamesrvCalls: Send + Sync + 'static {
         unregister UnregisterRequest UnregisterReply;
         query_topic_route TopicRouteRequest TopicRouteReply;
         list_brokers ListBrokersRequest ListBrokersReply;
+        list_groups ListGroupsRequest ListGroupsReply;
         list_topics ListTopicsRequest ListTopicsReply;
     }
 }

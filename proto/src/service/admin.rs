@@ -45,6 +45,10 @@ pub trait Admin: Send + Sync + 'static {
         transfer_leader "TransferLeader" TransferLeaderRequest TransferLeaderReply;
         /// Takes one step of a change of the group's members.
         change_replica "ChangeReplica" ChangeReplicaRequest ChangeReplicaReply;
+        /// Takes the write permission of the broker group away, or gives it back.
+        set_write_permission "SetWritePermission" SetWritePermissionRequest SetWritePermissionReply;
+        /// Says which broker groups have which queues of a topic.
+        set_topic_shares "SetTopicShares" SetTopicSharesRequest SetTopicSharesReply;
         /// The group's members as the leader sees them.
         list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
         /// Changes a topic that is in use.

@@ -40,6 +40,8 @@ pub trait Namesrv: Send + Sync + 'static {
         query_topic_route "QueryTopicRoute" TopicRouteRequest TopicRouteReply;
         /// All rows.
         list_brokers "ListBrokers" ListBrokersRequest ListBrokersReply;
+        /// All broker groups, without their topics.
+        list_groups "ListGroups" ListGroupsRequest ListGroupsReply;
         /// All topics.
         list_topics "ListTopics" ListTopicsRequest ListTopicsReply;
     }

@@ -7,8 +7,8 @@ use flotilla_message::TopicName;
 
 use super::head::{Head, WindowMark, put};
 use super::image::{
-    EndedImage, GroupImage, ProgressImage, SeenImage, SlotRun, TopicImage, WindowPart, ended_image, group_image,
-    progress_image, seen_image, topic_image,
+    EndedImage, GroupImage, PlacementImage, ProgressImage, SeenImage, SlotRun, TopicImage, WindowPart, ended_image,
+    group_image, placement_image, progress_image, seen_image, topic_image,
 };
 use super::pack::PartFileBuilder;
 use super::{PartId, SERIALS_PER_PART, TOPICS_PER_PART, Table, progress_part, topic_part};
@@ -27,6 +27,7 @@ enum Content {
     Slots(Vec<SlotRun>),
     Dedup(WindowPart<SeenImage>),
     Ended(WindowPart<EndedImage>),
+    Placement(PlacementImage),
 }
 
 /// The parts that changed since the last checkpoint was held fast, or all.
@@ -73,6 +74,11 @@ impl FrozenState {
         for (table, chunks) in packed {
             parts.extend(chunks.into_iter().map(|chunk| chunk_part(table, chunk)));
         }
+        let is_moved = state.placement.take_change();
+        if is_moved || all && !state.placement.is_empty() {
+            let content = Content::Placement(placement_image(&state.placement));
+            parts.push((PartId { table: Table::Placement, key: (0, 0) }, content));
+        }
         FrozenState { head: head_of(state, number, open_index, index_files), parts }
     }
 
@@ -97,6 +103,7 @@ impl FrozenState {
                 Content::Slots(runs) => put(runs, &mut bytes),
                 Content::Dedup(rows) => put(rows, &mut bytes),
                 Content::Ended(rows) => put(rows, &mut bytes),
+                Content::Placement(row) => put(row, &mut bytes),
             }
             builder.push(*id, Some(&bytes));
         }

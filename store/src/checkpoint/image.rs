@@ -8,10 +8,11 @@ use flotilla_message::{GroupName, MessageRef, MessageType, Permission, QueueId, 
 use crate::dedup::Seen;
 use crate::levels::{TopicLevel, ack_code, flush_code, level_of};
 use crate::outcome::Ending;
+use crate::placement::Placement;
 use crate::progress::{Attempt, InFlight, QueueProgress};
 use crate::queue::Queue;
 use crate::state::{Group, ProgressKey, RetryPauses, Topic};
-use crate::{Slot, StartPolicy};
+use crate::{Slot, StartPolicy, TopicShare, TopicShares};
 
 /// In a slot's length: the slot is a reference.
 const REFERENCE_BIT: u32 = 1 << 31;
@@ -135,6 +136,41 @@ pub(super) fn ended_image((message, ending): (MessageRef, Ending)) -> EndedImage
 pub(super) fn ended_of(image: &EndedImage) -> Result<(MessageRef, Ending), String> {
     let ending = Ending::from_code(image.ending).ok_or("an ending is unknown")?;
     Ok((MessageRef { index: image.index, ordinal: image.ordinal }, ending))
+}
+
+#[derive(Encode, Decode)]
+pub(super) struct PlacementImage {
+    is_write_wiped: bool,
+    topics: Vec<SharesImage>,
+}
+
+#[derive(Encode, Decode)]
+struct SharesImage {
+    topic: String,
+    version: u64,
+    is_moving: bool,
+    /// Broker group and queues.
+    shares: Vec<(String, u32)>,
+}
+
+pub(super) fn placement_image(placement: &Placement) -> PlacementImage {
+    let shares_image = |(name, shares): (&TopicName, &TopicShares)| SharesImage {
+        topic: name.to_string(),
+        version: shares.version,
+        is_moving: shares.is_moving,
+        shares: shares.shares.iter().map(|share| (share.broker_group.clone(), share.queue_count)).collect(),
+    };
+    PlacementImage { is_write_wiped: placement.is_write_wiped(), topics: placement.rows().map(shares_image).collect() }
+}
+
+pub(super) fn placement_of(image: PlacementImage) -> Result<Placement, String> {
+    let mut topics = BTreeMap::new();
+    for SharesImage { topic, version, is_moving, shares } in image.topics {
+        let name = TopicName::try_from(topic).map_err(|error| error.to_string())?;
+        let share = |(broker_group, queue_count)| TopicShare { broker_group, queue_count };
+        topics.insert(name, TopicShares { version, is_moving, shares: shares.into_iter().map(share).collect() });
+    }
+    Ok(Placement::restored(image.is_write_wiped, topics))
 }
 
 #[derive(Encode, Decode)]

@@ -11,7 +11,7 @@ use flotilla_raft_log::Disk;
 use super::head::{Head, WindowMark};
 use super::image::{
     EndedImage, GroupImage, ProgressImage, RestoredTopic, SeenImage, SlotRun, TopicImage, WindowPart, ended_of,
-    group_of, progress_of, seen_of, topic_of,
+    group_of, placement_of, progress_of, seen_of, topic_of,
 };
 use super::{BODY_BYTES_MAX, PartFile, PartId, Table, head};
 use crate::Slot;
@@ -82,6 +82,10 @@ fn state_of(head: &Head, parts: &BTreeMap<PartId, Bytes>) -> Result<State, Strin
                 state.halves.restore(id.key.0, bytes, |uid| names.contains_key(&uid))
             }
             Table::AtHome => state.references.restore_home(id.key.0, bytes),
+            Table::Placement => rows(bytes).and_then(|image| {
+                state.placement = placement_of(image)?;
+                Ok(())
+            }),
             Table::Carried => state.references.restore_carried(id.key.0, bytes),
         };
         restored.map_err(|what| format!("its part {:?} of {:?}: {what}", id.key, id.table))?;

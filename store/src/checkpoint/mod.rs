@@ -51,12 +51,14 @@ pub(crate) enum Table {
     AtHome = 9,
     /// By chunk.
     Carried = 10,
+    /// One part, and none in a group of brokers that stands alone.
+    Placement = 20,
 }
 
 impl Table {
     fn from_code(code: u8) -> Option<Table> {
-        use Table::{AtHome, Carried, Dedup, Ended, Groups, Halves, Progress, Slots, Timers, Topics};
-        let all = [Topics, Groups, Progress, Slots, Dedup, Ended, Timers, Halves, AtHome, Carried];
+        use Table::{AtHome, Carried, Dedup, Ended, Groups, Halves, Placement, Progress, Slots, Timers, Topics};
+        let all = [Topics, Groups, Progress, Slots, Dedup, Ended, Timers, Halves, AtHome, Carried, Placement];
         all.into_iter().find(|table| *table as u8 == code)
     }
 }

@@ -44,22 +44,34 @@ struct StateView {
     lost_messages: u64,
     /// The life of its data directory.
     incarnation: String,
+    /// Its broker group takes no messages.
+    write_wiped: bool,
     /// What is wrong with its copy of the log, its state or its clock; none: nothing that it knows of.
     trouble: Vec<String>,
 }
 
 /// Told after the table, so that scripts see it in the exit code.
 #[derive(Debug, thiserror::Error)]
-#[error("no replica takes writes now")]
-struct NoLeader;
+#[error("{}", match .0 {
+    None => "no replica takes writes now".to_owned(),
+    Some(group) => format!("no replica of broker group {group} takes writes now"),
+})]
+struct NoLeader(Option<String>);
 
 pub async fn run(command: ClusterCommand, admin: &AdminClient, json: bool) -> Result<(), Failure> {
     let ClusterCommand::Status = command;
     let answers = admin.cluster_status().await.map_err(while_doing("the cluster's status is not known"))?;
     let replicas: Vec<ReplicaView> = answers.into_iter().map(view_of).collect();
     print(json, &replicas, || table_of(&replicas))?;
-    let takes_writes = |replica: &ReplicaView| replica.state.as_ref().is_some_and(|state| state.can_write);
-    if replicas.iter().any(takes_writes) { Ok(()) } else { Err(NoLeader.into()) }
+    let states = || replicas.iter().filter_map(|replica| replica.state.as_ref());
+    if !states().any(|state| state.can_write) {
+        return Err(NoLeader(None).into());
+    }
+    let is_led = |group: &str| states().any(|state| state.group == group && state.can_write);
+    match states().find(|state| !is_led(&state.group)) {
+        Some(state) => Err(NoLeader(Some(state.group.clone())).into()),
+        None => Ok(()),
+    }
 }
 
 fn view_of(answer: FromReplica<ClusterStatusReply>) -> ReplicaView {
@@ -92,12 +104,16 @@ fn state_of(status: ClusterStatusReply) -> StateView {
         in_sync: status.in_sync,
         lost_messages: status.lost_messages,
         incarnation: status.incarnation,
+        write_wiped: status.write_wiped,
         trouble,
     }
 }
 
 fn note_of(state: &StateView) -> String {
     let mut notes = Vec::new();
+    if state.write_wiped {
+        notes.push("write permission wiped".to_owned());
+    }
     if state.can_write {
         let in_sync: Vec<String> = state.in_sync.iter().map(u64::to_string).collect();
         notes.push(format!("takes writes, answers at {} with {} flush", state.ack, state.flush));

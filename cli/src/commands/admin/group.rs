@@ -9,6 +9,7 @@ use flotilla_proto::admin;
 use flotilla_proto::status::Code;
 use serde::Serialize;
 
+use super::topic::queue_text;
 use super::{group_change, print, while_doing};
 use crate::connect_options::{group_name, topic_name};
 use crate::failure::Failure;
@@ -110,6 +111,9 @@ struct CreatedView {
 #[derive(Serialize)]
 struct ProgressView {
     topic: String,
+    /// There if there are several.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    broker_group: String,
     queue: u32,
     committed_offset: u64,
     next_offset: u64,
@@ -259,6 +263,7 @@ pub(super) fn view_of(group: &admin::Group) -> GroupView {
 fn progress_view_of(progress: &admin::GroupProgress) -> ProgressView {
     ProgressView {
         topic: progress.topic.clone(),
+        broker_group: progress.broker_group.clone(),
         queue: progress.queue,
         committed_offset: progress.committed_offset,
         next_offset: progress.next_offset,
@@ -314,7 +319,17 @@ fn progress_text(progress: &[ProgressView]) -> String {
         let [min, committed, next, max, in_flight, lag] = numbers.map(|number| number.to_string());
         // Unknown is not 0.
         let seconds = at.lag_ms.map_or("?".to_owned(), |ms| format!("{}.{}", ms / 1000, ms % 1000 / 100));
-        table.row([at.topic.clone(), at.queue.to_string(), min, committed, next, max, in_flight, lag, seconds]);
+        table.row([
+            at.topic.clone(),
+            queue_text(&at.broker_group, at.queue),
+            min,
+            committed,
+            next,
+            max,
+            in_flight,
+            lag,
+            seconds,
+        ]);
     }
     table.to_string()
 }

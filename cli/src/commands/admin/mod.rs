@@ -1,5 +1,6 @@
 //! `flotilla admin`: topics, groups, messages, and the cluster itself.
 
+mod broker_group;
 mod cluster;
 mod dlq;
 mod group;
@@ -39,6 +40,8 @@ Examples:
   flotilla admin dlq resend billing --all
   flotilla admin message query orders --key order-17
   flotilla admin cluster status
+  flotilla admin broker-group wipe-write-perm group-b
+  flotilla admin message --broker-group group-a query orders --key order-17
   flotilla admin leader transfer --to 2
   flotilla admin replica list
   flotilla admin replica add 4 --address 10.0.0.4:10912
@@ -50,6 +53,9 @@ pub struct AdminArguments {
     /// Print JSON instead of tables
     #[arg(long, global = true)]
     json: bool,
+    /// Only this broker group [default: all of the cluster; needed where there are several and one must be meant]
+    #[arg(long, global = true, value_name = "NAME")]
+    broker_group: Option<String>,
     #[command(flatten)]
     connect: ConnectOptions,
 }
@@ -71,7 +77,10 @@ enum AdminCommand {
     /// Open transactions
     #[command(subcommand)]
     Transaction(transaction::TransactionCommand),
-    /// The replicas of the broker group
+    /// The broker groups of the cluster: take one out of writing, and back
+    #[command(subcommand)]
+    BrokerGroup(broker_group::BrokerGroupCommand),
+    /// The replicas of all broker groups
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
     /// The broker group's members: take replicas in and out while it runs
@@ -105,13 +114,17 @@ pub async fn run(arguments: AdminArguments, runtime: Runtime) -> Result<(), Fail
     if let AdminCommand::LostTail { dir } = &arguments.command {
         return lost_tail::run(dir, arguments.json);
     }
-    let admin = arguments.connect.client().map_err(Failure::usage)?.admin();
+    let mut admin = arguments.connect.client().map_err(Failure::usage)?.admin();
+    if let Some(name) = &arguments.broker_group {
+        admin = admin.in_group(name);
+    }
     match arguments.command {
         AdminCommand::Topic(command) => topic::run(command, &admin, arguments.json).await,
         AdminCommand::Group(command) => group::run(command, &admin, arguments.json).await,
         AdminCommand::Dlq(command) => dlq::run(command, &admin, arguments.json).await,
         AdminCommand::Message(command) => message::run(command, &admin, arguments.json).await,
         AdminCommand::Transaction(command) => transaction::run(command, &admin, arguments.json).await,
+        AdminCommand::BrokerGroup(command) => broker_group::run(command, &admin, arguments.json).await,
         AdminCommand::Cluster(command) => cluster::run(command, &admin, arguments.json).await,
         AdminCommand::Replica(command) => replica::run(command, &admin, arguments.json, runtime).await,
         AdminCommand::Leader(command) => leader::run(command, &admin, arguments.json).await,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use flotilla_client::{AdminClient, AdminError, TopicDescription, TopicSpec};
+use flotilla_client::{AdminClient, AdminError, Spread, TopicDescription, TopicSpec};
 use flotilla_message::{AckLevel, FlushLevel, MessageType, Permission, TopicName, limits};
 use flotilla_proto::admin;
 use flotilla_proto::status::Code;
@@ -39,6 +39,23 @@ pub enum TopicCommand {
         /// so it cannot be longer than the brokers keep (retention_ms): messages vanish then, and their bytes go with the log
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         retention: Option<Duration>,
+        /// The broker groups that have it, each with so many queues [default: all of the cluster]
+        #[arg(long = "over", value_name = "BROKER_GROUP", value_delimiter = ',')]
+        over: Vec<String>,
+    },
+    /// Have a topic be in these broker groups; those that it leaves keep what they have, for reading
+    ///
+    /// A topic without order is there at once. An ordered one takes no messages until all that it has is consumed: repeat the
+    /// command until it is done.
+    Spread {
+        #[arg(value_name = "NAME", value_parser = topic_name)]
+        name: TopicName,
+        /// The broker groups [default: all of the cluster]
+        #[arg(long = "over", value_name = "BROKER_GROUP", value_delimiter = ',')]
+        over: Vec<String>,
+        /// How long to wait for the messages to be consumed, such as 30s
+        #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+        wait: Duration,
     },
     /// List all topics
     List {
@@ -92,6 +109,9 @@ struct CreatedView {
 
 #[derive(Serialize)]
 struct QueueView {
+    /// There if the topic is in several.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    broker_group: String,
     queue: u32,
     first_offset: u64,
     next_offset: u64,
@@ -137,10 +157,14 @@ struct TopicDiffers {
 
 pub async fn run(command: TopicCommand, admin: &AdminClient, json: bool) -> Result<(), Failure> {
     match command {
-        TopicCommand::Create { name, message_type, queues, ack, flush, retention } => {
+        TopicCommand::Create { name, message_type, queues, ack, flush, retention, over } => {
             let retention_ms = retention.map(ms_of);
             let spec = TopicSpec { message_type, ack, flush, retention_ms, ..TopicSpec::new(name.clone(), queues) };
-            let existed = match admin.create_topic(&spec).await {
+            let created = match over.is_empty() {
+                true => admin.create_topic(&spec).await,
+                false => admin.create_topic_in(&spec, &over).await,
+            };
+            let existed = match created {
                 Ok(existed) => existed,
                 Err(error) => return Err(not_created(&spec, error, admin).await),
             };
@@ -154,6 +178,7 @@ pub async fn run(command: TopicCommand, admin: &AdminClient, json: bool) -> Resu
             let text = format!("topic {name} {created}: type {message_type}, {queues} queues");
             print(json, &CreatedView { topic, existed }, || text)
         }
+        TopicCommand::Spread { name, over, wait } => spread(&name, over, wait, admin, json).await,
         TopicCommand::List { system } => {
             let topics = admin.list_topics(system).await.map_err(while_doing("topics cannot be listed"))?;
             let views: Vec<TopicView> = topics.iter().map(view_of).collect();
@@ -193,6 +218,37 @@ pub async fn run(command: TopicCommand, admin: &AdminClient, json: bool) -> Resu
             print(json, &DeletedView { deleted: name.as_str() }, || format!("topic {name} is deleted"))
         }
     }
+}
+
+/// Messages must be consumed before an ordered topic takes new ones in its new place.
+#[derive(Debug, thiserror::Error)]
+#[error("topic {name} is not moved yet and takes no messages until it is: {reason}; repeat the command")]
+struct NotMoved {
+    name: TopicName,
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct SpreadView<'a> {
+    name: &'a str,
+    broker_groups: Vec<String>,
+}
+
+async fn spread(
+    name: &TopicName,
+    over: Vec<String>,
+    wait: Duration,
+    admin: &AdminClient,
+    json: bool,
+) -> Result<(), Failure> {
+    let failed = || while_doing(format!("topic {name} is not moved"));
+    let groups = if over.is_empty() { admin.broker_groups().await.map_err(failed())? } else { over };
+    let broker_groups = match admin.spread_topic_within(name, &groups, wait).await.map_err(failed())? {
+        Spread::Done { groups } => groups,
+        Spread::Waits { reason } => return Err(NotMoved { name: name.clone(), reason }.into()),
+    };
+    let view = SpreadView { name: name.as_str(), broker_groups };
+    print(json, &view, || format!("topic {name} is in {}", view.broker_groups.join(", ")))
 }
 
 /// If the topic exists in another shape, says in which.
@@ -239,6 +295,7 @@ fn view_of(topic: &admin::Topic) -> TopicView {
 
 fn queue_view_of(bounds: &admin::QueueBounds) -> QueueView {
     QueueView {
+        broker_group: bounds.broker_group.clone(),
         queue: bounds.queue,
         first_offset: bounds.min_offset,
         // A queue that answers in the middle of a change must not make us subtract below zero.
@@ -266,7 +323,7 @@ fn text_of(view: &DescribedView) -> String {
         let count = queue.next_offset - queue.first_offset;
         let cells = [queue.first_offset, queue.next_offset, count].map(|number| number.to_string());
         let [first, next, count] = cells;
-        table.row([queue.queue.to_string(), first, next, count]);
+        table.row([queue_text(&queue.broker_group, queue.queue), first, next, count]);
     }
     let (name, kind, permission) = (&topic.name, &topic.message_type, &topic.permission);
     let whose = |is_own: bool| if is_own { "its own" } else { "the group's" };
@@ -277,4 +334,9 @@ fn text_of(view: &DescribedView) -> String {
         whose(*retention_is_own)
     );
     format!("topic {name}: type {kind}, {permission}, {} messages\n{level}\n{table}", format_count(*messages))
+}
+
+/// A queue as tables show it: with its broker group where there are several.
+pub(super) fn queue_text(broker_group: &str, queue: u32) -> String {
+    if broker_group.is_empty() { queue.to_string() } else { format!("{broker_group}/{queue}") }
 }

@@ -1,7 +1,7 @@
 //! A command of the state machine on one line: what it does and to what, never a message's body.
 
 use flotilla_message::StoredFrame;
-use flotilla_store::Command;
+use flotilla_store::{Command, TopicShare};
 
 /// The line.
 pub fn describe(command: &Command) -> String {
@@ -85,6 +85,16 @@ pub fn describe(command: &Command) -> String {
         Command::SetTopicRetention { name, retention_ms } => {
             let time = retention_ms.map_or_else(|| "as long as the log".to_owned(), |ms| format!("for {ms} ms"));
             format!("keep messages of {name} {time}")
+        }
+        Command::SetWritePermission { is_writable } => {
+            let word = if *is_writable { "add" } else { "wipe" };
+            format!("{word} the write permission of the broker group")
+        }
+        Command::SetTopicShares { name, shares } => {
+            let one = |share: &TopicShare| format!("{} queues in {}", share.queue_count, share.broker_group);
+            let places: Vec<String> = shares.shares.iter().map(one).collect();
+            let word = if shares.is_moving { "is to be" } else { "is" };
+            format!("topic {name} {word} in (version {}): {}", shares.version, places.join(", "))
         }
         Command::TrimTopic { name, uid, before_ms } => {
             format!("let messages of {name}, its life number {uid}, go that are older than {before_ms}")
