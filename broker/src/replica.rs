@@ -25,6 +25,7 @@ use crate::lead::leadership::Leadership;
 use crate::lead::proposer::{Log, Proposer, SubmitError, TermClock};
 use crate::metrics::{Counters, LagTrack};
 use crate::peer::book::PeerBook;
+use crate::produce::queue_moves::QueueMoves;
 use crate::produce::send::QueuePicker;
 
 /// The shared parts of one replica.
@@ -61,6 +62,8 @@ pub struct Replica {
     pub quotas: Quotas,
     /// Which queue a message goes to.
     pub queue_picker: QueuePicker,
+    /// Topics whose number of queues changes at the moment.
+    pub queue_moves: Arc<QueueMoves>,
     /// What routes look like.
     pub routes: RwLock<Arc<RoutePlan>>,
     /// Who is known here.
