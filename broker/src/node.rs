@@ -327,6 +327,7 @@ fn assemble(
         is_leader_silent: AtomicBool::new(false),
         quotas: Quotas::new(&config),
         queue_picker: QueuePicker::new(),
+        queue_moves: Arc::default(),
         routes: RwLock::new(Arc::new(RoutePlan::new(&config, &config.client_addresses()))),
         clients: Clients::new(config.clients_max, Duration::from_millis(config.client_expiry_ms)),
         client_address: config.client_address(),

@@ -27,6 +27,7 @@ use crate::lead::leadership::Leadership;
 use crate::lead::proposer::{Log, Proposer, SubmitError, TermClock};
 use crate::metrics::{Counters, LagTrack};
 use crate::peer::book::PeerBook;
+use crate::produce::queue_moves::QueueMoves;
 use crate::produce::send::QueuePicker;
 
 /// The shared parts of one replica.
@@ -67,6 +68,8 @@ pub struct Replica {
     pub cluster: ClusterView,
     /// The replica that leads, as far as this one knows, does not answer it.
     pub is_leader_silent: AtomicBool,
+    /// Topics whose number of queues changes at the moment.
+    pub queue_moves: Arc<QueueMoves>,
     /// What routes look like.
     pub routes: RwLock<Arc<RoutePlan>>,
     /// Who is known here.

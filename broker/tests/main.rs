@@ -2,6 +2,7 @@
 
 mod administering;
 mod bounds;
+mod changing;
 mod clients;
 mod delayed;
 mod disk_use;

@@ -70,6 +70,49 @@ impl QueuePart {
     }
 }
 
+/// The search for a time in the slots of index files.
+#[derive(Debug)]
+pub(crate) struct TimeSearch {
+    at_ms: u64,
+    min: u64,
+    /// The first offset that is in no file: stored at that time or later, or not there yet.
+    end: u64,
+    runs: Vec<Run>,
+}
+
+impl TimeSearch {
+    /// The first offset stored at the time or later.
+    pub fn run(&self) -> Result<u64, StoreError> {
+        let mut slots = Vec::with_capacity(1);
+        let mut is_before = |run: &Run, offset: u64| -> Result<bool, StoreError> {
+            slots.clear();
+            run.read(offset, 1, &mut slots)?;
+            Ok(slots.first().is_some_and(|slot| slot.stored_at_ms < self.at_ms))
+        };
+        let (mut first, mut last) = (0, self.runs.len());
+        while first < last {
+            let middle = first + (last - first) / 2;
+            let run = &self.runs[middle];
+            if is_before(run, run.end() - 1)? {
+                first = middle + 1;
+            } else {
+                last = middle;
+            }
+        }
+        let Some(run) = self.runs.get(first) else { return Ok(self.end) };
+        let (mut low, mut high) = (run.first_offset.max(self.min), run.end() - 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if is_before(run, middle)? {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+}
+
 impl Queue {
     pub fn new() -> Queue {
         Queue {
@@ -267,15 +310,17 @@ impl Queue {
 
     /// The first offset stored at or after `at_ms` of log time; the end of the queue if none is.
     pub fn offset_at(&self, at_ms: u64) -> Result<u64, StoreError> {
-        let (mut low, mut high) = (self.min, self.max);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.slot(middle)? {
-                Some(slot) if slot.stored_at_ms < at_ms => low = middle + 1,
-                _ => high = middle,
-            }
+        self.search_time(at_ms).or_else(|search| search.run())
+    }
+
+    /// As [`Queue::offset_at`] where the slots in memory say it; else the search through index files, which needs no lock.
+    pub fn search_time(&self, at_ms: u64) -> Result<u64, TimeSearch> {
+        let open_first = self.open_first();
+        // Log time never falls along a queue.
+        if self.runs.is_empty() || self.open.first().is_some_and(|slot| slot.stored_at_ms < at_ms) {
+            return Ok(open_first + self.open.partition_point(|slot| slot.stored_at_ms < at_ms) as u64);
         }
-        Ok(low)
+        Err(TimeSearch { at_ms, min: self.min, end: open_first, runs: self.runs.clone() })
     }
 
     /// The same as [`Queue::offset_at`] for a time near the queue's beginning, with fewer reads; and the slot there.

@@ -240,16 +240,21 @@ impl StoreReader {
     }
 
     /// The first offset whose message was stored at or after `at_ms` of log time (milliseconds
-    /// since the Unix epoch), else the end of the queue. `None` if there is no such queue.
+    /// since the Unix epoch), else the end of the queue. `None` if there is no such queue. Index
+    /// files are read outside the store's lock.
     ///
     /// # Errors
     /// If an index file is damaged or cannot be read.
     pub fn offset_at(&self, topic: &TopicName, queue: QueueId, at_ms: u64) -> Result<Option<QueueOffset>, StoreError> {
-        let state = self.shared.read();
-        let Some(queue) = state.topics.get(topic).and_then(|topic| topic.queues.get(queue.0 as usize)) else {
-            return Ok(None);
+        let searched = {
+            let state = self.shared.read();
+            let Some(queue) = state.topics.get(topic).and_then(|topic| topic.queues.get(queue.0 as usize)) else {
+                return Ok(None);
+            };
+            queue.search_time(at_ms)
         };
-        Ok(Some(QueueOffset(queue.offset_at(at_ms)?)))
+        let offset = searched.or_else(|search| search.run())?;
+        Ok(Some(QueueOffset(offset)))
     }
 
     /// How far a group is in a queue. `None` if one of the three does not exist.

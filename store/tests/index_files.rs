@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::support::{Node, START_MS, deliver, entry, frame, granted_offsets, group, produce, topic};
 use flotilla_message::{QueueId, QueueOffset};
 use flotilla_raft_log::{Disk, LogIndex, StateMachine, read_file};
-use flotilla_store::{Outcome, Rejection, StartPolicy, StoreError, frame_in, offline};
+use flotilla_store::{Command, Outcome, Rejection, StartPolicy, StoreError, frame_in, offline};
 
 /// Three segments: 300 messages in queue 0 of `a` in each, some in others.
 fn filled() -> Node {
@@ -283,4 +283,37 @@ fn an_index_file_that_meets_a_full_disk_is_written_with_the_next_one() {
     assert_eq!(node.disk.index_files().len(), 1);
     assert_eq!(all(&node)[..2], slots[..]);
     assert_eq!(all(&node.restarted())[..2], slots[..]);
+}
+
+/// A time is found the same whether its slots are in files, in memory or trimmed away, and is where a search one by one has it.
+#[test]
+fn a_time_is_found_across_index_files_and_memory() {
+    let mut node = Node::new().with_topic("t", 1);
+    let mut stamps = Vec::new();
+    for id in 0..700_u64 {
+        // Now and then several of one millisecond, and a file that has few.
+        node.now_ms += id % 3;
+        node.send("t", 0, &[&format!("m-{id}")]);
+        stamps.push(node.now_ms);
+        if [3, 4, 200, 350, 600].contains(&id) {
+            node.roll();
+        }
+    }
+    let by_hand = |from: usize, at_ms: u64| {
+        let found = stamps[from..].iter().position(|stamp| *stamp >= at_ms);
+        found.map_or(stamps.len(), |place| from + place) as u64
+    };
+    let check = |node: &Node, from: usize| {
+        for at_ms in [0, u64::MAX].into_iter().chain(stamps[0] - 1..=stamps[699] + 2) {
+            let found = node.reader.offset_at(&topic("t"), QueueId(0), at_ms).unwrap().unwrap();
+            assert_eq!(found.0, by_hand(from, at_ms), "{at_ms} with {from} gone");
+        }
+    };
+    check(&node, 0);
+    check(&node.restarted(), 0);
+    let uid = node.reader.topic(&topic("t")).unwrap().uid;
+    node.run(Command::TrimTopic { name: topic("t"), uid, before_ms: stamps[260] });
+    check(&node, by_hand(0, stamps[260]) as usize);
+    node.roll();
+    check(&node, by_hand(0, stamps[260]) as usize);
 }

@@ -9,14 +9,12 @@ use std::sync::Arc;
 use flotilla_message::{GroupName, QueueId, QueueOffset, TopicName};
 use flotilla_proto::status::{Coded, ok};
 use flotilla_proto::{CallContext, admin, v2};
-use flotilla_raft_log::Term;
 use flotilla_store::{Command, OffsetTarget, Outcome, Rejection, Slot};
 
 use super::groups::no_group;
 use super::messages::{ReadError, count_of, found};
 use crate::consume::frames::Frames;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
-use crate::lead::proposer::SubmitError;
 use crate::replica::Replica;
 
 /// The one queue of a dead-letter topic.
@@ -145,23 +143,42 @@ impl LeaderCall for ResendDeadLetters {
             false => request.offsets.iter().copied().take(count as usize).collect(),
         };
         let mut reply = admin::ResendDeadLettersReply { status: Some(ok()), ..Default::default() };
+        let (mut commands, mut asked) = (Vec::new(), Vec::new());
         for offset in offsets {
-            match resend(replica, attempt.term, &letters, QueueOffset(offset)).await {
-                Ok(Ok(())) => reply.resent += 1,
-                Ok(Err(reason)) => reply.failed.push(admin::NotResent { offset, reason }),
-                Err(error) => return Tried::from_submit(error, refuse),
+            match redelivery(replica, &letters, QueueOffset(offset)).await {
+                Ok(command) => {
+                    commands.push(command);
+                    asked.push(offset);
+                }
+                Err(reason) => reply.failed.push(admin::NotResent { offset, reason }),
             }
         }
         if is_all && end > letters.unsent.0 {
             // One that could not be sent stays listed, and does not keep the others from being got through.
             let to = OffsetTarget::Offset(QueueOffset(end));
-            let command =
-                Command::SetOffset { group: letters.group.clone(), topic: letters.topic.clone(), queue: QUEUE, to };
-            if let Err(error) = replica.proposer.submit(attempt.term, command).await {
-                return Tried::from_submit(error, refuse);
-            }
+            let (group, topic) = (letters.group.clone(), letters.topic.clone());
+            commands.push(Command::SetOffset { group, topic, queue: QUEUE, to });
             reply.remaining = letters.max.0 - end;
         }
+        // In one entry: whoever dies meanwhile, none of them is on its way and listed as not sent.
+        let settled = match replica.proposer.submit_all(attempt.term, commands).await {
+            Ok(settled) => settled,
+            Err(error) => return Tried::from_submit(error, refuse),
+        };
+        for (offset, settled) in asked.into_iter().zip(settled) {
+            match settled.outcome {
+                Outcome::Redelivered => reply.resent += 1,
+                Outcome::Rejected(rejection) => {
+                    let reason = match rejection {
+                        Rejection::NotConsumed { .. } => "it is in flight again already".to_owned(),
+                        other => other.to_string(),
+                    };
+                    reply.failed.push(admin::NotResent { offset, reason });
+                }
+                other => unreachable!("a redelivery is not answered by {other:?}"),
+            }
+        }
+        reply.failed.sort_unstable_by_key(|failed| failed.offset);
         tracing::info!(group = %letters.group, resent = reply.resent, failed = reply.failed.len(), "dead letters resent");
         Tried::answer(reply)
     }
@@ -171,26 +188,10 @@ impl LeaderCall for ResendDeadLetters {
     }
 }
 
-/// Makes one letter due again in its own queue; the inner error says why that cannot be.
-async fn resend(
-    replica: &Replica,
-    term: Term,
-    letters: &Letters,
-    offset: QueueOffset,
-) -> Result<Result<(), String>, SubmitError> {
-    let place = match place_of(replica, letters, offset).await {
-        Ok(place) => place,
-        Err(reason) => return Ok(Err(reason)),
-    };
-    let (topic, queue, offset, slot) = place;
-    let message = slot.message;
-    let command = Command::Redeliver { group: letters.group.clone(), topic, queue, offset, message };
-    Ok(match replica.proposer.submit(term, command).await?.outcome {
-        Outcome::Redelivered => Ok(()),
-        Outcome::Rejected(Rejection::NotConsumed { .. }) => Err("it is in flight again already".to_owned()),
-        Outcome::Rejected(rejection) => Err(rejection.to_string()),
-        other => unreachable!("a redelivery is not answered by {other:?}"),
-    })
+/// What makes one letter due again in its own queue; the error says why that cannot be.
+async fn redelivery(replica: &Replica, letters: &Letters, offset: QueueOffset) -> Result<Command, String> {
+    let (topic, queue, offset, slot) = place_of(replica, letters, offset).await?;
+    Ok(Command::Redeliver { group: letters.group.clone(), topic, queue, offset, message: slot.message })
 }
 
 type FoundPlace = (TopicName, QueueId, QueueOffset, Slot);

@@ -6,8 +6,7 @@ use flotilla_message::{GroupName, QueueId, QueueOffset, TopicName};
 use flotilla_proto::admin::reset_group_request::To;
 use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
-use flotilla_store::{Command, OffsetTarget, Outcome};
-use futures::future::join_all;
+use flotilla_store::{Command, OffsetTarget, Outcome, Rejection};
 
 use super::groups::no_group;
 use super::topics::rejected;
@@ -15,7 +14,7 @@ use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
 use crate::produce::send::no_topic;
 use crate::replica::Replica;
 
-/// Moves a group, one replicated command for each queue.
+/// Moves a group: in all queues by one entry, or in none.
 pub struct ResetGroup;
 
 impl LeaderCall for ResetGroup {
@@ -39,24 +38,31 @@ impl LeaderCall for ResetGroup {
             Ok(asked) => asked,
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
-        let submitted = queues.map(|queue| {
-            let before = replica.store.progress(&group, &topic, queue).ok().flatten();
-            let before = before.filter(|progress| progress.is_pinned).map(|progress| progress.committed_offset.0);
-            let command = Command::SetOffset { group: group.clone(), topic: topic.clone(), queue, to };
-            let settled = replica.proposer.submit(attempt.term, command);
-            async move { (queue, before, settled.await) }
-        });
-        let submitted: Vec<_> = submitted.collect();
+        let (mut commands, mut before) = (Vec::new(), Vec::new());
+        for queue in queues {
+            let to = match looked_up(replica, &topic, queue, to) {
+                Ok(to) => to,
+                Err(refusal) => return Tried::answer(refuse(refusal)),
+            };
+            let progress = replica.store.progress(&group, &topic, queue).ok().flatten();
+            let progress = progress.filter(|progress| progress.is_pinned);
+            before.push((queue, progress.map(|progress| progress.committed_offset.0)));
+            commands.push(Command::SetOffset { group: group.clone(), topic: topic.clone(), queue, to });
+        }
+        let settled = match replica.proposer.submit_all(attempt.term, commands).await {
+            Ok(settled) => settled,
+            Err(error) => return Tried::from_submit(error, refuse),
+        };
         let mut rows = Vec::new();
-        for (queue, committed_before, settled) in join_all(submitted).await {
-            match settled.map(|settled| settled.outcome) {
-                Ok(Outcome::OffsetSet { next_offset }) => {
+        for ((queue, committed_before), settled) in before.into_iter().zip(settled) {
+            match settled.outcome {
+                Outcome::OffsetSet { next_offset } => {
                     rows.push(admin::ResetQueue { queue: queue.0, committed_before, offset: next_offset.0 });
                 }
-                Ok(Outcome::Rejected(rejection)) => return Tried::answer(refuse(rejected(&rejection))),
-                Ok(other) => unreachable!("setting an offset is not answered by {other:?}"),
-                // Some queues may be moved: the caller asks again, which is no harm.
-                Err(error) => return Tried::from_submit(error, refuse),
+                // It was drained and is gone since: there is nothing to move.
+                Outcome::Rejected(Rejection::QueueNotFound { .. }) => {}
+                Outcome::Rejected(rejection) => return Tried::answer(refuse(rejected(&rejection))),
+                other => unreachable!("setting an offset is not answered by {other:?}"),
             }
         }
         tracing::info!(%group, %topic, ?to, queues = rows.len(), "group moved");
@@ -66,6 +72,24 @@ impl LeaderCall for ResetGroup {
     fn refusal(_: &admin::ResetGroupRequest, status: v2::Status) -> admin::ResetGroupReply {
         admin::ResetGroupReply { status: Some(status), queues: Vec::new() }
     }
+}
+
+/// The place where a time is, so that no replica has to look for it while it applies. A time that no message has reached
+/// stays a time: what is stored until the entry may be older than that.
+fn looked_up(
+    replica: &Replica,
+    topic: &TopicName,
+    queue: QueueId,
+    to: OffsetTarget,
+) -> Result<OffsetTarget, v2::Status> {
+    let OffsetTarget::TimestampMs(at_ms) = to else { return Ok(to) };
+    let found = replica.store.offset_at(topic, queue, at_ms).map_err(|error| {
+        // Files that cannot be read: the replica must not go on.
+        replica.failure.set(error.to_string());
+        status(Code::InternalServerError, error.to_string())
+    })?;
+    let end = replica.store.queue_bounds(topic, queue).map(|(_, max)| max);
+    Ok(found.filter(|found| end.is_some_and(|end| *found < end)).map_or(to, OffsetTarget::Offset))
 }
 
 type Asked = (GroupName, TopicName, std::iter::Map<std::ops::Range<u32>, fn(u32) -> QueueId>, OffsetTarget);

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use flotilla_message::{MessageType, Permission, TopicName, limits};
 use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
+use flotilla_raft_log::Term;
 use flotilla_store::{Command, Outcome, Rejection, TopicInfo};
 use futures::future::join;
+use tokio::sync::oneshot;
 
 use super::{levels, placement, retention};
 use crate::consume::delivery::message_type;
 use crate::edge::query::permission;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
+use crate::lead::proposer::{Settled, SubmitError};
 use crate::produce::send::no_topic;
 use crate::replica::Replica;
 
@@ -318,7 +321,7 @@ impl LeaderCall for UpdateTopic {
         }
         let permission = request.permission.map(|_| asked_permission(request.permission()));
         let command = Command::UpdateTopic { name: name.clone(), queue_count: request.queue_count, permission };
-        match replica.proposer.submit(attempt.term, command).await {
+        match change(replica, attempt.term, &name, command).await {
             Ok(settled) => Tried::answer(match settled.outcome {
                 Outcome::TopicUpdated { .. } => admin::UpdateTopicReply {
                     status: Some(ok()),
@@ -335,6 +338,26 @@ impl LeaderCall for UpdateTopic {
     fn refusal(_: &admin::UpdateTopicRequest, status: v2::Status) -> admin::UpdateTopicReply {
         admin::UpdateTopicReply { status: Some(status), topic: None }
     }
+}
+
+/// Changes a topic, with what is ordered held back until that is applied: also if the caller is gone by then.
+async fn change(
+    replica: &Arc<Replica>,
+    term: Term,
+    name: &TopicName,
+    command: Command,
+) -> Result<Settled, SubmitError> {
+    let moving = replica.queue_moves.begin(name);
+    let settled = replica.proposer.submit(term, command);
+    let (answer, answered) = oneshot::channel();
+    let change = async move {
+        let settled = settled.await;
+        drop(moving);
+        // The caller may have given up.
+        let _ = answer.send(settled);
+    };
+    replica.runtime.spawn("change-topic", change).detach();
+    answered.await.unwrap_or_else(|_| Err(SubmitError::Unknown("replica is stopping".to_owned())))
 }
 
 /// One topic with the bounds of its queues.

@@ -32,6 +32,8 @@ const LOOK_AHEAD_MAX: usize = 4096;
 const LOOK_BYTES_MAX: usize = 16 << 20;
 /// Slots read at once.
 const LOOK_CHUNK: usize = 256;
+/// How often a pull of a paused group looks whether it goes on.
+const PAUSED_LOOK: Duration = Duration::from_millis(200);
 
 /// The call.
 pub struct PullMessage;
@@ -76,7 +78,9 @@ impl LeaderCall for PullMessage {
             let mut news = std::pin::pin!(lane.news());
             // Enlisted before the look, so that what arrives between look and wait is not missed.
             news.as_mut().enable();
-            match pull.look(replica, context, request, at).await {
+            let is_paused = replica.store.group(&group).is_some_and(|group| group.is_paused);
+            let look = if is_paused { Look::NothingUpTo(at) } else { pull.look(replica, context, request, at).await };
+            match look {
                 Look::Answer(answer) => return Tried::answer(answer),
                 Look::Found(messages, next, bytes) => {
                     replica.counters.pulled(&group, &pull.topic, messages.len() as u64, bytes as u64);
@@ -90,8 +94,10 @@ impl LeaderCall for PullMessage {
                 let nothing = status(Code::MessageNotFound, "no message arrived in time");
                 return Tried::answer(only(nothing, Some(at)));
             }
+            // A group that goes on tells those topics that it has a position in: not those it only reads.
+            let wake_at = if is_paused { pull.ends.min(replica.runtime.now() + PAUSED_LOOK) } else { pull.ends };
             // Which of the two it was, and whether it was the time, shows at the next look.
-            let _ = select(news, replica.leadership.changed_from(seen.generation, pull.ends)).await;
+            let _ = select(news, replica.leadership.changed_from(seen.generation, wake_at)).await;
         }
     }
 

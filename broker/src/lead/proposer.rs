@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_message::limits;
 use flotilla_raft_log::{AckFailure, AckTicket, AckWhen, NodeId, ProposalClass, ProposeError, ReplicatedLog, Term};
 use flotilla_runtime::{BoxFuture, Either, Instant, Runtime, select};
 use flotilla_store::{Command, EntryBuilder, Outcome, Rejection, Shadow, StoreReader, command_bytes};
@@ -92,6 +93,15 @@ struct Queued {
     command: Command,
     when: AnswerWhen,
     reply: ReplyTo,
+    /// Stands behind it in the same entry, or is not stored either.
+    rest: Vec<(Command, ReplyTo)>,
+}
+
+impl Queued {
+    fn bytes(&self) -> usize {
+        let rest: usize = self.rest.iter().map(|(command, _)| command_bytes(command)).sum();
+        command_bytes(&self.command) + rest
+    }
 }
 
 /// What decides whether callers wait that must not wait for a commit.
@@ -232,31 +242,67 @@ impl Proposer {
         when: AnswerWhen,
     ) -> impl Future<Output = Result<Settled, SubmitError>> + use<> {
         let (reply, outcome) = oneshot::channel();
+        let queued = self.enqueue(Queued { term, command, when, reply, rest: Vec::new() });
+        async move {
+            queued?;
+            settled(outcome).await
+        }
+    }
+
+    /// As [`Proposer::submit`] of several commands, in one entry: all of them or none.
+    pub fn submit_all(
+        &self,
+        term: Term,
+        commands: Vec<Command>,
+    ) -> impl Future<Output = Result<Vec<Settled>, SubmitError>> + use<> {
+        let mut outcomes = Vec::with_capacity(commands.len());
+        let mut queued = commands.into_iter().map(|command| {
+            let (reply, outcome) = oneshot::channel();
+            outcomes.push(outcome);
+            (command, reply)
+        });
+        let queued = match queued.next() {
+            Some((command, reply)) => {
+                let rest = queued.collect();
+                self.enqueue(Queued { term, command, when: AnswerWhen::Applied, reply, rest })
+            }
+            None => Ok(()),
+        };
+        async move {
+            queued?;
+            let mut all = Vec::with_capacity(outcomes.len());
+            for outcome in outcomes {
+                all.push(settled(outcome).await?);
+            }
+            Ok(all)
+        }
+    }
+
+    fn enqueue(&self, queued: Queued) -> Result<(), SubmitError> {
+        let when = queued.when;
         if when.is_early() {
             self.counts.early_queued.fetch_add(1, Ordering::AcqRel);
         }
-        let queued = self.queue.try_send(Queued { term, command, when, reply });
+        let queued = self.queue.try_send(queued);
         if when.is_early() {
             if queued.is_err() {
                 self.counts.early_queued.fetch_sub(1, Ordering::AcqRel);
             }
             self.counts.changed.notify_one();
         }
-        let queued_commands_max = self.queued_commands_max;
-        if matches!(queued, Err(mpsc::error::TrySendError::Full(_))) {
-            self.counters.refused(Refused::QueueFull, 1);
-        }
-        async move {
-            match queued {
-                Ok(()) => outcome.await.unwrap_or_else(|_| {
-                    // The batcher is gone, with or without having proposed.
-                    Err(SubmitError::Unknown("replica is stopping".to_owned()))
-                }),
-                Err(mpsc::error::TrySendError::Full(_)) => Err(SubmitError::Overloaded { queued_commands_max }),
-                Err(mpsc::error::TrySendError::Closed(_)) => Err(SubmitError::NotStored { leader: None }),
+        queued.map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                self.counters.refused(Refused::QueueFull, 1);
+                SubmitError::Overloaded { queued_commands_max: self.queued_commands_max }
             }
-        }
+            mpsc::error::TrySendError::Closed(_) => SubmitError::NotStored { leader: None },
+        })
     }
+}
+
+async fn settled(outcome: oneshot::Receiver<Result<Settled, SubmitError>>) -> Result<Settled, SubmitError> {
+    // Without an answer the batcher is gone, with or without having proposed.
+    outcome.await.unwrap_or_else(|_| Err(SubmitError::Unknown("replica is stopping".to_owned())))
 }
 
 impl Batcher {
@@ -321,10 +367,11 @@ impl Batcher {
             }
             // Alone it may be refused as too large; it must not take others with it.
             let note = if queued.when.is_early() || !early.is_empty() { EARLY_NOTE_BYTES } else { 0 };
-            let bytes = entry.byte_len() + command_bytes(&queued.command) + note;
+            let bytes = entry.byte_len() + queued.bytes() + note;
             let is_over = bytes > self.log.payload_bytes_max();
             let is_other = is_apart && class_of(&queued.command) != class;
-            if is_other || queued.term != term || !entry.fits(&queued.command) || (is_over && !replies.is_empty()) {
+            let is_misfit = is_over || bytes > limits::ENTRY_BYTES_MAX || !entry.fits(&queued.command);
+            if is_other || queued.term != term || (is_misfit && !replies.is_empty()) {
                 self.next = Some(queued);
                 break;
             }
@@ -334,6 +381,10 @@ impl Batcher {
             }
             entry.push(&queued.command);
             replies.push((queued.when, queued.reply));
+            for (command, reply) in queued.rest {
+                entry.push(&command);
+                replies.push((AnswerWhen::Applied, reply));
+            }
             if replies.len() >= ENTRY_COMMANDS_MAX || entry.byte_len() >= ENTRY_BYTES_SOFT_MAX {
                 break;
             }

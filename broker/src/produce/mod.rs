@@ -5,5 +5,6 @@ pub mod end_transaction;
 pub mod held_handle;
 pub mod level;
 pub mod outgoing;
+pub mod queue_moves;
 pub mod recall;
 pub mod send;

@@ -7,16 +7,19 @@ use flotilla_message::{AckLevel, MessageId, MessageType, Permission, QueueId, Se
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};
+use flotilla_raft_log::Term;
 use flotilla_store::{Command, Holding, Outcome, ProducedSlot, Rejection, TopicInfo};
 
 use super::held_handle::{HeldHandle, HeldKind};
 use super::level::{answer_when, asked_level, impossible, level_of, shortfall_status};
 use super::outgoing::Outgoing;
+use crate::admin::topics::rejected;
 use crate::cluster::pass_on::{is_from_abroad, pass_on};
 use crate::cluster::placing::{Destination, Sent};
 use crate::edge::names::{self, known_code};
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
-use crate::lead::proposer::Settled;
+use crate::lead::pending_entry::AnswerWhen;
+use crate::lead::proposer::{Settled, SubmitError};
 use crate::metrics::Refused;
 use crate::replica::Replica;
 
@@ -73,27 +76,20 @@ impl LeaderCall for SendMessage {
             return Tried::answer(refuse(refusal));
         }
         let when = answer_when(replica.config.raft_durability, level);
-        let queue = own_queue.unwrap_or_else(|| {
-            replica.queue_picker.pick(&outgoing.topic, outgoing.message_group.as_deref(), topic.writable_queues)
-        });
-        let (topic, frames) = (outgoing.topic.clone(), outgoing.frames);
-        let sizes: Vec<usize> = frames.iter().map(StoredFrame::byte_len).collect();
-        let command = match outgoing.check_after_ms {
-            Some(check_after_ms) => Command::Prepare { topic, queue, check_after_ms, frames },
-            None => Command::Produce { topic, queue, frames },
-        };
-        match replica.proposer.submit_at(attempt.term, command, when).await {
+        let sizes: Vec<usize> = outgoing.frames.iter().map(StoredFrame::byte_len).collect();
+        let (topic, message_type) = (outgoing.topic.clone(), outgoing.message_type);
+        match hand_in(replica, outgoing, own_queue, attempt.term, when).await {
             Ok(settled) => {
                 match &settled.outcome {
                     Outcome::Produced { offsets, .. } => {
-                        replica.counters.stored(&outgoing.topic, outgoing.message_type, offsets, &sizes);
+                        replica.counters.stored(&topic, message_type, offsets, &sizes);
                     }
                     Outcome::Rejected(Rejection::TooManyDelayed | Rejection::TooManyHalves) => {
                         replica.counters.refused(Refused::HeldFull, 1);
                     }
                     _ => {}
                 }
-                answer(replica, request, &outgoing.topic, level, settled)
+                answer(replica, request, &topic, level, settled)
             }
             Err(error) => Tried::from_submit(error, refuse),
         }
@@ -173,6 +169,43 @@ fn asked_type(message: &v2::Message) -> Option<MessageType> {
     }
 }
 
+/// Chooses the queue, if it is not `own_queue`, and hands the messages to the log: ordered ones only while the number of queues stands.
+async fn hand_in(
+    replica: &Replica,
+    outgoing: Outgoing,
+    own_queue: Option<QueueId>,
+    term: Term,
+    when: AnswerWhen,
+) -> Result<Settled, SubmitError> {
+    let Outgoing { topic, message_group, check_after_ms, frames, .. } = outgoing;
+    let is_ordered = message_group.is_some();
+    let mut frames = Some(frames);
+    let mut submit = || {
+        // Gone: the log says so.
+        let queue_count = replica.store.topic(&topic).map_or(1, |info| info.writable_queues);
+        let pick = || replica.queue_picker.pick(&topic, message_group.as_deref(), queue_count);
+        let queue = own_queue.unwrap_or_else(pick);
+        let (topic, frames) = (topic.clone(), frames.take().unwrap_or_default());
+        let command = match check_after_ms {
+            Some(check_after_ms) => Command::Prepare { topic, queue, check_after_ms, frames },
+            None => Command::Produce { topic, queue, frames },
+        };
+        replica.proposer.submit_at(term, command, when)
+    };
+    if !is_ordered {
+        return submit().await;
+    }
+    let submitted = loop {
+        let mut over = std::pin::pin!(replica.queue_moves.over());
+        over.as_mut().enable();
+        match replica.queue_moves.unless_moving(&topic, &mut submit) {
+            Some(submitted) => break submitted,
+            None => over.await,
+        }
+    };
+    submitted.await
+}
+
 fn refuse(status: v2::Status) -> v2::SendMessageResponse {
     v2::SendMessageResponse { status: Some(status), entries: Vec::new() }
 }
@@ -233,8 +266,12 @@ fn answer(
         Outcome::Rejected(rejection @ (Rejection::TooManyDelayed | Rejection::TooManyHalves)) => {
             return Tried::answer(refuse(status(Code::TooManyRequests, format!("not stored: {rejection}"))));
         }
+        // The topic has fewer queues since one was chosen: another one.
+        Outcome::Rejected(Rejection::QueueNotFound { .. }) => return Tried::NotExecuted { leader: None },
+        // It was changed, or made anew, between the check and the entry.
         Outcome::Rejected(rejection) => {
-            return Tried::answer(refuse(status(Code::InternalServerError, format!("not stored: {rejection}"))));
+            let refusal = rejected(&rejection);
+            return Tried::answer(refuse(v2::Status { message: format!("not stored: {rejection}"), ..refusal }));
         }
         other => unreachable!("a produce is answered by an outcome of produce, not {other:?}"),
     };

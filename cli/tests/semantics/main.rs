@@ -9,6 +9,7 @@ mod broadcasting;
 mod calls;
 mod cluster;
 mod consuming;
+mod edges;
 mod figures;
 mod filtering;
 mod finding;
