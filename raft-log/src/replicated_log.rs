@@ -17,6 +17,7 @@ use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::identity::Origin;
 use crate::ids::next_index;
+use crate::lease_clock::LeaseClock;
 use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
 use crate::lost_tail::{LostTailStatus, TailKeeper};
@@ -167,6 +168,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
         acks.enter(view.vote().map_or(Term(0), |vote| vote.term));
         let matched_is_durable = config.flush == FlushMode::Sync;
+        let clock = LeaseClock::default();
         let network = NetworkFactory::new(
             transport.clone(),
             runtime.clone(),
@@ -174,6 +176,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             matched_is_durable,
             resets.clone(),
             standings.clone(),
+            clock.clone(),
         );
         let store = LogStore::new(files, acks.clone(), keeper.clone());
         let inbox = SnapshotInbox::new(disk.clone(), config.dir.clone(), runtime.clone());
@@ -206,7 +209,7 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             let from = report.checkpoint.map_or(0, |checkpoint| checkpoint.0 + 1);
             watch.over("reapply", Seen { entries: end.saturating_sub(from), ..Seen::default() }, report);
         });
-        let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
+        let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), clock, stopper.is_stopping());
         steward.set_status(status.clone());
         let recovery = Recovery {
             node: config.node,
