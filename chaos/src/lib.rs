@@ -23,6 +23,7 @@ mod levels;
 pub mod nemesis;
 mod observer;
 pub mod plan;
+pub mod planted;
 mod report;
 mod rng;
 mod run;

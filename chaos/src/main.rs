@@ -12,6 +12,7 @@ use flotilla_chaos::abilities::is_root;
 use flotilla_chaos::hurt::{Hosts, HurtError, Hurting};
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::plan::Plan;
+use flotilla_chaos::planted::{HuntError, Hunter};
 use flotilla_chaos::scenario::{Limits, Scenario};
 use flotilla_chaos::{
     Abilities, Conclusion, Levels, Report, RunDir, RunDirError, RunError, Settings, Skipped, default_dir, rejudge,
@@ -19,6 +20,7 @@ use flotilla_chaos::{
 use flotilla_checkers::ledger::{self, LedgerRow};
 use flotilla_checkers::{HistoryError, Property};
 use flotilla_message::AckLevel;
+use flotilla_planted_bugs::Bug;
 use flotilla_runtime::{Either, Runtime, select};
 
 use crate::options::{Command, HurtOptions, Options, RunOptions};
@@ -41,6 +43,10 @@ enum ChaosError {
     NoScenario(String),
     #[error(transparent)]
     Hurt(#[from] HurtError),
+    #[error(transparent)]
+    Hunt(#[from] HuntError),
+    #[error("`{0}` is no planted bug: `flotilla-sim bugs --bug x` names them")]
+    NoBug(String),
     #[error("the history contradicts itself: {0}")]
     History(#[source] HistoryError),
     #[error("{path}: {source}", path = .path.display())]
@@ -120,8 +126,33 @@ fn dispatch(command: Command) -> Result<bool, ChaosError> {
             enter_own_namespace();
             threads()?.block_on(controls(dir, flotilla, Runtime::tokio()))
         }
+        Command::Bugs { bug, dir, flotilla, duration, runs, json } => {
+            let dir = dir.unwrap_or_else(|| PathBuf::from("target/chaos"));
+            bugs(&bug, &Hunter { program: flotilla, dir, duration, runs_max: runs.max(1) }, json)
+        }
         Command::Hurt(options) => threads()?.block_on(hurt(options, Runtime::tokio())),
     }
+}
+
+/// True if every bug that was tried was caught, and by nothing that is there without it.
+fn bugs(names: &[String], hunter: &Hunter, json: bool) -> Result<bool, ChaosError> {
+    hunter.check()?;
+    let named = |name: &String| Bug::of_name(name).ok_or_else(|| ChaosError::NoBug(name.clone()));
+    let mut chosen = names.iter().map(named).collect::<Result<Vec<Bug>, ChaosError>>()?;
+    if chosen.is_empty() {
+        chosen = Bug::every().collect();
+    }
+    let mut is_right = true;
+    for bug in chosen {
+        let hunt = hunter.hunt(bug, &Runtime::tokio())?;
+        is_right &= hunt.why_not.is_some() || (hunt.caught_by.is_some() && hunt.is_good_without != Some(false));
+        if json {
+            line(&serde_json::to_string(&hunt).expect("strings and numbers become JSON"));
+        } else {
+            line(&hunt.to_string());
+        }
+    }
+    Ok(is_right)
 }
 
 fn list() {

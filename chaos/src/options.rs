@@ -52,6 +52,27 @@ pub enum Command {
         #[arg(long)]
         keep: bool,
     },
+    /// Hunt planted bugs on processes of a program that has them, and say what caught each
+    Bugs {
+        /// Only this one, by name; may be given repeatedly
+        #[arg(long, value_name = "NAME")]
+        bug: Vec<String>,
+        /// Where the runs' folders go [default: target/chaos]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// A flotilla binary that has the bugs built in
+        #[arg(long, value_name = "PATH")]
+        flotilla: PathBuf,
+        /// How long each run is under load
+        #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
+        duration: Duration,
+        /// Give a bug up after so many runs
+        #[arg(long, value_name = "COUNT", default_value_t = 2)]
+        runs: u64,
+        /// Print one JSON object for each
+        #[arg(long)]
+        json: bool,
+    },
     /// Prove the judges on both sides: a run without faults must be good, one with planted losses must be found broken
     Controls {
         /// Where the runs' folders go [default: target/chaos]

@@ -42,6 +42,7 @@ mod history_test;
 mod identity;
 mod ids;
 mod integrity;
+mod lease_clock;
 pub mod limits;
 mod log_files;
 mod log_state;

@@ -14,6 +14,7 @@ use openraft::raft::TransferLeaderRequest;
 use openraft_rt::watch::{Watch, WatchReceiver, WatchSender};
 
 use crate::failure::Failure;
+use crate::lease_clock::LeaseClock;
 use crate::log_view::LogView;
 use crate::raft::{FifoWatch, FifoWatchReceiver, FifoWatchSender, LogRaft, TypeConfig};
 use crate::{DiskStatus, LogConfig, LogIndex, LogStatus, NodeId, Role, Term};
@@ -46,6 +47,7 @@ struct Source {
     runtime: Runtime,
     node: NodeId,
     lease: Duration,
+    clock: LeaseClock,
     view: LogView,
     slow_sync: Duration,
 }
@@ -87,7 +89,14 @@ impl Source {
     }
 
     fn lease_end(&self, metrics: &Metrics) -> Instant {
-        metrics.last_quorum_acked.map_or(Instant::from_nanos(0), |acked| acked.into_inner().0 + self.lease)
+        let voter_sets = metrics.membership_config.membership().get_joint_config();
+        let voter_sets: Vec<BTreeSet<NodeId>> =
+            voter_sets.iter().map(|voters| voters.iter().copied().map(NodeId).collect()).collect();
+        let term = Term(metrics.current_term);
+        let asked_at = self.clock.quorum_asked_at(self.node, term, &voter_sets, self.runtime.now());
+        // The core's own clock counts a late answer for more than it answers; see `LeaseClock`.
+        let asked_at = asked_at.min(metrics.last_quorum_acked.map(|acked| acked.into_inner().0));
+        asked_at.map_or(Instant::from_nanos(0), |asked_at| asked_at + self.lease)
     }
 }
 
@@ -98,6 +107,7 @@ impl StatusWatch {
         raft: &LogRaft,
         config: &LogConfig,
         view: LogView,
+        clock: LeaseClock,
         is_stopping: Arc<AtomicBool>,
     ) -> StatusWatch {
         let failure = view.failure().clone();
@@ -106,6 +116,7 @@ impl StatusWatch {
             runtime: runtime.clone(),
             node: config.node,
             lease: Duration::from_millis(config.timing.election_timeout_ms_max),
+            clock,
             view,
             slow_sync: Duration::from_millis(config.slow_sync_ms),
         };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flotilla_broker::{BrokerConfig, Node, ReplicaConfig};
 use flotilla_checkers::{Delivery, Dump, QueueKey};
+use flotilla_namesrv::NamesrvService;
 use flotilla_proto::metadata::{ACK_PLACE, CLIENT_ID};
 use flotilla_proto::status::{Consequence, consequence, is_ok};
 use flotilla_proto::v2::receive_message_response::Content;
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 use crate::connector::SimConnector;
 use crate::errands::topics::{DEAD_LETTERS, ERRAND_GROUPS, ERRAND_TOPICS};
 use crate::executor::{lock, ms};
+use crate::namesrvs::{NAMESRV_HEARTBEAT_MS, namesrv_address};
 use crate::net::{PeerService, SimNet};
 use crate::options::Options;
 use crate::replica::{Acknowledged, Batch, Model, Placed, Received, Replica, SendError, dump, look, voters_recorded};
@@ -32,8 +34,6 @@ const CALL_TIMEOUT: Duration = ms(900);
 const POLL_TIME: Duration = ms(200);
 /// Messages that one receive takes at most.
 const RECEIVE_MAX: i32 = 16;
-/// How long they are a consumer's own.
-const INVISIBLE: Duration = ms(1_500);
 /// The group of the plain consumers.
 const WORKERS: &str = "workers";
 const CLUSTER: &str = "sim";
@@ -45,9 +45,12 @@ pub struct BrokerReplica {
     node: Arc<Node>,
     runtime: Runtime,
     messaging: Arc<dyn Messaging>,
+    admin: Arc<dyn Admin>,
     peer: Arc<dyn Peer>,
     store: Store,
     witness: Witness,
+    /// How long what plain consumers take is their own.
+    invisible: Duration,
     /// The highest entry that the witness was shown.
     shown: Mutex<u64>,
 }
@@ -57,10 +60,11 @@ fn peer_address(id: u64) -> String {
     format!("replica-{id}:10912")
 }
 
-/// Whose peer address that is.
+/// Where on the network the process of an address is: `replica-N:PORT`, `namesrv-N:PORT`.
 pub(crate) fn id_of(address: &str) -> u64 {
-    let id = address.strip_prefix("replica-").and_then(|rest| rest.split(':').next());
-    id.and_then(|id| id.parse().ok()).expect("replicas call the addresses of their settings")
+    let name = address.split(':').next().and_then(|host| host.split_once('-'));
+    let id = name.and_then(|(_, number)| number.parse().ok());
+    id.expect("processes call the addresses of their settings, and what these tell")
 }
 
 fn config_of(id: u64, options: &Options) -> BrokerConfig {
@@ -82,6 +86,8 @@ fn config_of(id: u64, options: &Options) -> BrokerConfig {
         // Made by hand, with settings of their own.
         auto_create_topics: false,
         auto_create_groups: false,
+        namesrv: (1..=options.namesrv_count).map(namesrv_address).collect(),
+        namesrv_heartbeat_ms: NAMESRV_HEARTBEAT_MS,
         // A transaction is asked for within a run.
         transaction_check_after_ms: 500,
         transaction_check_interval_ms: 500,
@@ -97,20 +103,21 @@ impl BrokerReplica {
         queues: Vec<QueueKey>,
         runtime: Runtime,
         disk: Arc<dyn Disk>,
-        net: SimNet<dyn Replica>,
+        (net, namesrvs): (SimNet<dyn Replica>, SimNet<NamesrvService>),
         witness: Witness,
     ) -> Result<Arc<dyn Replica>, String> {
         let transport: Arc<dyn Transport> = net.transport_of(id);
-        let connector = Arc::new(SimConnector::new(id, net));
-        let node = Node::start_over(config_of(id, options), runtime.clone(), disk, transport, connector).await;
+        let connector = SimConnector { from: id, brokers: net, namesrvs, witness: witness.clone() };
+        let config = config_of(id, options);
+        let node = Node::start_over(config, runtime.clone(), disk, transport, Arc::new(connector)).await;
         let node = node.map_err(|error| error.to_string())?;
         let store = Store::over(node.store().clone(), queues.clone());
-        let (messaging, peer) = (node.messaging(), node.peer());
-        let founder = found(runtime.clone(), node.admin(), options.queue_count, options.errands);
+        let (messaging, admin, peer) = (node.messaging(), node.admin(), node.peer());
+        let founder = found(runtime.clone(), admin.clone(), options.queue_count, options.errands);
         runtime.spawn("founder", founder).detach();
-        let shown = Mutex::new(node.store().applied());
+        let (invisible, shown) = (options.invisible, Mutex::new(node.store().applied()));
         let node = Arc::new(node);
-        Ok(Arc::new(BrokerReplica { id, node, runtime, messaging, peer, store, witness, shown }))
+        Ok(Arc::new(BrokerReplica { id, node, runtime, messaging, admin, peer, store, witness, invisible, shown }))
     }
 
     fn context(&self, client: &str) -> CallContext {
@@ -342,8 +349,8 @@ impl Replica for BrokerReplica {
     }
 
     fn receive(&self, queue: QueueKey, attempt_id: String) -> BoxFuture<'static, Result<Vec<Received>, SendError>> {
-        let (messaging, context) = (self.messaging.clone(), self.context("consumer"));
-        Box::pin(async move { receive(messaging, context, WORKERS, &queue.topic, INVISIBLE, attempt_id).await })
+        let (messaging, context, invisible) = (self.messaging.clone(), self.context("consumer"), self.invisible);
+        Box::pin(async move { receive(messaging, context, WORKERS, &queue.topic, invisible, attempt_id).await })
     }
 
     fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<Acknowledged, SendError>> {
@@ -361,6 +368,10 @@ impl Replica for BrokerReplica {
 
     fn status(&self) -> LogStatus {
         self.node.log().status()
+    }
+
+    fn is_recovering(&self) -> bool {
+        self.node.log().is_recovering()
     }
 
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String> {
@@ -393,6 +404,10 @@ impl Replica for BrokerReplica {
 
     fn messaging(&self) -> Option<Arc<dyn Messaging>> {
         Some(self.messaging.clone())
+    }
+
+    fn admin(&self) -> Option<Arc<dyn Admin>> {
+        Some(self.admin.clone())
     }
 
     fn forward(&self, request: peer::ForwardRequest) -> BoxFuture<'static, peer::ForwardResponse> {

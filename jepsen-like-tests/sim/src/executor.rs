@@ -66,33 +66,49 @@ const POLL_NS_MAX: u64 = 2_000;
 pub(crate) struct Shared {
     now_ns: AtomicU64,
     state: Mutex<State>,
-    ready: Arc<Mutex<Vec<u64>>>,
+    ready: Arc<Mutex<Ready>>,
     pub(crate) trace: Trace,
     pub(crate) seed: u64,
     pub(crate) lives: Lives,
 }
 
 struct State {
-    tasks: BTreeMap<u64, TaskSlot>,
+    /// By place; a place that is free again goes to a later task.
+    tasks: Vec<Option<TaskSlot>>,
+    free_places: Vec<usize>,
     task_count: u64,
     timers: BTreeMap<(u64, u64), Waker>,
     timer_count: u64,
+}
+
+/// Tasks that want to be polled, in no order, and the choice among them.
+struct Ready {
+    tasks: Vec<TaskId>,
     rng: Rng,
 }
 
+/// Numbers are never given twice, places are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TaskId {
+    number: u64,
+    place: usize,
+}
+
 struct TaskSlot {
+    number: u64,
     life: Life,
     name: &'static str,
     /// Absent while it is being polled.
     future: Option<BoxFuture<'static, ()>>,
-    waker: Arc<TaskWaker>,
+    task_waker: Arc<TaskWaker>,
+    waker: Waker,
     runtime: Runtime,
 }
 
 struct TaskWaker {
-    id: u64,
+    id: TaskId,
     queued: AtomicBool,
-    ready: Arc<Mutex<Vec<u64>>>,
+    ready: Arc<Mutex<Ready>>,
 }
 
 impl Wake for TaskWaker {
@@ -102,12 +118,26 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::Relaxed) {
-            lock(&self.ready).push(self.id);
+            lock(&self.ready).tasks.push(self.id);
         }
     }
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+impl State {
+    fn task(&mut self, id: TaskId) -> Option<&mut TaskSlot> {
+        self.tasks.get_mut(id.place)?.as_mut().filter(|task| task.number == id.number)
+    }
+
+    fn take(&mut self, place: usize) -> Option<TaskSlot> {
+        let taken = self.tasks.get_mut(place)?.take();
+        if taken.is_some() {
+            self.free_places.push(place);
+        }
+        taken
+    }
+}
+
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("simulation locks are never poisoned: no code panics while holding one")
 }
 
@@ -120,16 +150,17 @@ impl Executor {
     /// An executor whose every choice follows from `seed`.
     pub fn new(seed: u64, print_story: bool) -> Executor {
         let state = State {
-            tasks: BTreeMap::new(),
+            tasks: Vec::new(),
+            free_places: Vec::new(),
             task_count: 0,
             timers: BTreeMap::new(),
             timer_count: 0,
-            rng: Rng::stream(seed, "scheduler"),
         };
+        let ready = Ready { tasks: Vec::new(), rng: Rng::stream(seed, "scheduler") };
         let shared = Shared {
             now_ns: AtomicU64::new(START_NS),
             state: Mutex::new(state),
-            ready: Arc::new(Mutex::new(Vec::new())),
+            ready: Arc::new(Mutex::new(ready)),
             trace: Trace::new(print_story),
             seed,
             lives: Lives::default(),
@@ -150,8 +181,11 @@ impl Executor {
         let mut doomed = Vec::new();
         {
             let mut state = lock(&self.shared.state);
-            let ids: Vec<u64> = state.tasks.iter().filter(|(_, task)| task.life == life).map(|(id, _)| *id).collect();
-            doomed.extend(ids.into_iter().filter_map(|id| state.tasks.remove(&id)));
+            for place in 0..state.tasks.len() {
+                if state.tasks[place].as_ref().is_some_and(|task| task.life == life) {
+                    doomed.extend(state.take(place));
+                }
+            }
         }
         // Outside the lock: what a future drops may wake and even spawn.
         for task in doomed {
@@ -171,7 +205,7 @@ impl Executor {
         if self.now_ns() >= limit_ns {
             return Step::Limit;
         }
-        let Some(id) = self.pick() else {
+        let Some((id, cost_ns)) = self.pick() else {
             let deadline = lock(&shared.state).timers.keys().next().map(|(deadline, _)| *deadline);
             return match deadline {
                 Some(deadline) if deadline <= limit_ns => {
@@ -185,46 +219,43 @@ impl Executor {
                 }
             };
         };
-        let taken = {
-            let mut state = lock(&shared.state);
-            state.tasks.get_mut(&id).and_then(|task| {
-                task.waker.queued.store(false, Ordering::Relaxed);
-                let future = task.future.take()?;
-                Some((future, Waker::from(task.waker.clone()), task.runtime.clone()))
-            })
-        };
+        let taken = lock(&shared.state).task(id).and_then(|task| {
+            task.task_waker.queued.store(false, Ordering::Relaxed);
+            let future = task.future.take()?;
+            Some((future, task.waker.clone(), task.runtime.clone()))
+        });
         // A task that ended or was killed while it stood in the queue.
         let Some((mut future, waker, runtime)) = taken else { return Step::Polled };
-        shared.trace.step(self.now_ns(), id);
+        shared.trace.step(self.now_ns(), id.number);
         let done = runtime.enter(|| future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
-        let mut state = lock(&shared.state);
-        let leftover = if done {
-            state.tasks.remove(&id);
-            Some(future)
-        } else {
-            match state.tasks.get_mut(&id) {
-                Some(task) => {
+        // What is over, and a task whose life ended during the poll.
+        let leftover = {
+            let mut state = lock(&shared.state);
+            match state.task(id) {
+                Some(task) if !done => {
                     task.future = Some(future);
                     None
                 }
-                // Its life ended during the poll.
-                None => Some(future),
+                Some(_) => Some((future, state.take(id.place))),
+                None => Some((future, None)),
             }
         };
-        let cost = 1 + state.rng.below(POLL_NS_MAX);
-        drop(state);
-        runtime.enter(|| drop(leftover));
-        self.advance_to(self.now_ns() + cost);
+        if let Some(leftover) = leftover {
+            runtime.enter(|| drop(leftover));
+        }
+        self.advance_to(self.now_ns() + cost_ns);
         Step::Polled
     }
 
-    fn pick(&self) -> Option<u64> {
-        let ready_count = lock(&self.shared.ready).len() as u64;
-        if ready_count == 0 {
+    /// A ready task, and the time that its poll takes.
+    fn pick(&self) -> Option<(TaskId, u64)> {
+        let mut ready = lock(&self.shared.ready);
+        let Ready { tasks, rng } = &mut *ready;
+        if tasks.is_empty() {
             return None;
         }
-        let at = lock(&self.shared.state).rng.below(ready_count);
-        Some(lock(&self.shared.ready).swap_remove(at as usize))
+        let at = rng.below(tasks.len() as u64);
+        Some((tasks.swap_remove(at as usize), 1 + rng.below(POLL_NS_MAX)))
     }
 
     fn advance_to(&self, now_ns: u64) {
@@ -262,7 +293,8 @@ impl Executor {
 
     /// Names of the tasks of a life, for a report of what hangs.
     pub fn tasks_of(&self, life: Life) -> Vec<&'static str> {
-        lock(&self.shared.state).tasks.values().filter(|task| task.life == life).map(|task| task.name).collect()
+        let state = lock(&self.shared.state);
+        state.tasks.iter().flatten().filter(|task| task.life == life).map(|task| task.name).collect()
     }
 }
 
@@ -270,7 +302,7 @@ impl Drop for Executor {
     fn drop(&mut self) {
         self.shared.lives.end_all();
         let tasks = std::mem::take(&mut lock(&self.shared.state).tasks);
-        for task in tasks.into_values() {
+        for task in tasks.into_iter().flatten() {
             let runtime = task.runtime.clone();
             runtime.enter(|| drop(task));
         }
@@ -287,13 +319,22 @@ impl Shared {
         if !self.lives.is_alive(life) {
             return;
         }
-        let mut state = lock(&self.state);
-        let id = state.task_count;
-        state.task_count += 1;
-        let waker = Arc::new(TaskWaker { id, queued: AtomicBool::new(true), ready: self.ready.clone() });
-        state.tasks.insert(id, TaskSlot { life, name, future: Some(future), waker, runtime });
-        drop(state);
-        lock(&self.ready).push(id);
+        let id = {
+            let mut state = lock(&self.state);
+            let number = state.task_count;
+            state.task_count += 1;
+            let place = state.free_places.pop().unwrap_or(state.tasks.len());
+            let id = TaskId { number, place };
+            let task_waker = Arc::new(TaskWaker { id, queued: AtomicBool::new(true), ready: self.ready.clone() });
+            let waker = Waker::from(task_waker.clone());
+            let task = TaskSlot { number, life, name, future: Some(future), task_waker, waker, runtime };
+            match state.tasks.get_mut(place) {
+                Some(free) => *free = Some(task),
+                None => state.tasks.push(Some(task)),
+            }
+            id
+        };
+        lock(&self.ready).tasks.push(id);
     }
 
     pub(crate) fn set_timer(&self, deadline_ns: u64, waker: Waker) -> (u64, u64) {

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use flotilla_checkers::{EventKind, Leadership, Operation, QueueKey};
-use flotilla_raft_log::{LogConfig, LogStatus, NodeId, RaftTiming, Role};
+use flotilla_raft_log::{FlushMode, LogConfig, LogStatus, NodeId, RaftTiming, Role};
 use flotilla_runtime::Runtime;
 
 use crate::broker_replica::BrokerReplica;
 use crate::disk::{Losses, SimDisk, Survival};
 use crate::errands::topics::errand_queues;
 use crate::executor::{Executor, Life, LifeOptions, lock};
+use crate::namesrvs::Namesrvs;
 use crate::net::SimNet;
 use crate::options::{Machine, Options};
 use crate::replica::{LogReplica, Replica};
@@ -60,6 +61,7 @@ pub(crate) struct Group {
     /// All.
     looked: Vec<QueueKey>,
     nodes: Vec<Node>,
+    pub(crate) namesrvs: Namesrvs,
     net: SimNet<dyn Replica>,
     witness: Witness,
     journal: Journal,
@@ -73,6 +75,7 @@ impl Group {
     pub(crate) fn new(
         options: &Options,
         disks: Vec<SimDisk>,
+        namesrvs: Namesrvs,
         net: SimNet<dyn Replica>,
         witness: Witness,
         journal: Journal,
@@ -89,6 +92,7 @@ impl Group {
             queues,
             looked,
             nodes: nodes.collect(),
+            namesrvs,
             net,
             witness,
             journal,
@@ -164,10 +168,14 @@ impl Group {
         config.segment_bytes = self.options.segment_bytes;
         config.tail_cache_bytes = 64 * 1024;
         config.elect_on_peer_gone = self.options.elect_on_peer_gone;
+        if self.options.confirms_early {
+            config.flush = FlushMode::Async { interval_ms: 100, bytes: 64 << 10 };
+        }
 
         self.net.power_on(id);
         let (witness, net) = (self.witness.clone(), self.net.clone());
-        let Options { machine, mutant, .. } = self.options;
+        let namesrvs = self.namesrvs.net().clone();
+        let machine = self.options.machine;
         let node = self.node(id);
         node.starts += 1;
         let disk = node.disk.attach();
@@ -181,13 +189,14 @@ impl Group {
             let transport = net.transport_of(id);
             let opened = match machine {
                 Machine::Store => {
-                    LogReplica::<Store>::open(config, queues, inner.clone(), disk, transport, witness, mutant).await
+                    LogReplica::<Store>::open(config, queues, inner.clone(), disk, transport, witness, &options).await
                 }
                 Machine::Broker => {
-                    BrokerReplica::open(id, &options, queues, inner.clone(), disk, net.clone(), witness).await
+                    let (runtime, nets) = (inner.clone(), (net.clone(), namesrvs));
+                    BrokerReplica::open(id, &options, queues, runtime, disk, nets, witness).await
                 }
                 Machine::Toy => {
-                    LogReplica::<Toy>::open(config, queues, inner.clone(), disk, transport, witness, mutant).await
+                    LogReplica::<Toy>::open(config, queues, inner.clone(), disk, transport, witness, &options).await
                 }
             };
             let failed = match opened {
@@ -318,6 +327,7 @@ impl Group {
 
     /// Reads the end of some queue on some replica, as a consumer would.
     pub(crate) fn look(&mut self, executor: &Executor) {
+        self.namesrvs.look(executor);
         let id = self.rng.between(1, self.options.replica_count);
         let queue = self.rng.pick(&self.looked).clone();
         let Some(replica) = self.replica(id) else { return };
@@ -340,6 +350,11 @@ impl Group {
         let recorded = leader.voters_recorded();
         let is_here = |id: u64| self.replica(id).is_some_and(|replica| recorded.get(&id) == Some(&replica.life()));
         leader.status().can_write && self.ids().all(is_here)
+    }
+
+    /// Whether everybody is up, and nobody lacks what it may have confirmed before its machine lost power.
+    pub(crate) fn has_recovered(&self) -> bool {
+        self.ids().all(|id| self.replica(id).is_some_and(|replica| !replica.is_recovering()))
     }
 
     /// Whether everybody is up, follows one leader that takes writes, and has applied the same.

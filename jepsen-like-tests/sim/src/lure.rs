@@ -11,13 +11,11 @@ pub fn machine_for(bug: Bug) -> Result<Machine, &'static str> {
         | Bug::TransactionEndsTwice
         | Bug::DelayTooShort
         | Bug::DeadLetterDropped
-        | Bug::OrderNotFenced
         | Bug::ReadsWithoutLease
+        | Bug::LowerTermRegistered
         | Bug::ProgressInMemory => Ok(Machine::Broker),
-        Bug::LearnerCounted => Err("no simulated group has a member without a vote"),
-        Bug::LowerTermRegistered => Err("no namesrv is simulated: its own tests hold the table against a model"),
-        Bug::VotesBeforeRecovery => {
-            Err("simulated groups are of durability `fsync`, where nothing is lost that was confirmed")
+        Bug::LearnerCounted => {
+            Err("one more that must confirm: nothing is lost by it, sends at level `sync` only wait longer")
         }
         _ => Ok(Machine::Store),
     }
@@ -76,6 +74,37 @@ pub(crate) fn lure(bug: Bug, options: &mut Options) {
             *classes = FaultClasses { partitions: true, ..FaultClasses::default() };
             options.cut_ms = vec![2_500, 4_000];
             options.fault_interval_ms = (2_500, 4_500);
+            options.think_ms = (0, 5);
+        }
+        Bug::OrderNotFenced => {
+            // Answers that get lost leave messages in flight, and others ask meanwhile.
+            options.is_ordered = true;
+            options.queue_count = 1;
+            options.consumer_count = 3;
+            options.links.response_lost_permille = options.links.response_lost_permille.max(40);
+        }
+        Bug::VotesBeforeRecovery => {
+            // One follower is behind, another one has lost its tail, and the leader goes.
+            options.confirm_early();
+            options.classes = FaultClasses {
+                kills: true,
+                power_losses: true,
+                partitions: true,
+                one_way: true,
+                ..FaultClasses::default()
+            };
+            options.replica_count = 3;
+            options.kept_permille = 0;
+            options.fault_interval_ms = (5, 120);
+            options.down_ms = vec![1, 400];
+            options.cut_ms = vec![100, 400];
+            options.think_ms = (0, 5);
+        }
+        Bug::LowerTermRegistered => {
+            // A replica that is back knows of fewer entries than its row did.
+            options.classes.power_losses = true;
+            options.classes.kills = true;
+            options.down_ms = vec![1, 30];
             options.think_ms = (0, 5);
         }
         Bug::DelayTooShort => options.wall_offset_ms_max = 0,

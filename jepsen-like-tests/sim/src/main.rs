@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{Seeds, Setting, bugs, meta, regressions, run_one, seeds, shrink, sweep};
+use crate::command::{Seeds, Setting, bugs, meta, regressions, run_one, seeds, shrink, sweep, worker};
 
 /// A whole broker group in one thread: virtual network, virtual disks, virtual time, faults.
 ///
@@ -129,6 +129,12 @@ enum Verb {
         #[arg(long, default_value_t = 5)]
         schedules: u64,
     },
+    /// Run what comes on standard input, one JSON object a line: what sweeps start.
+    #[command(hide = true)]
+    Worker {
+        #[command(flatten)]
+        setting: Setting,
+    },
     /// Print the sums of a ledger, commit by commit.
     Ledger {
         /// The file that `sweep --ledger` adds to.
@@ -155,6 +161,7 @@ fn main() -> ExitCode {
         }
         Verb::Shrink { seed, to, tries, setting } => shrink::shrink(seed, &to, tries, setting),
         Verb::Regressions { dir, schedules } => regressions::regressions(&dir, schedules),
+        Verb::Worker { setting } => worker::serve(setting),
         Verb::Ledger { file } => flotilla_checkers::ledger::table(&file).map(|table| {
             print!("{table}");
             true

@@ -7,11 +7,13 @@ use flotilla_checkers::{EventKind, Operation};
 use crate::disk::{DiskFaults, Survival};
 use crate::executor::Executor;
 use crate::group::{Death, Group};
+use crate::namesrvs::NAMESRV_ADDRESS_MIN;
 use crate::net::{Address, LinkOptions, SimNet};
 use crate::options::{Mutant, Options};
-use crate::plan::{Fault, Planned, Victim};
+use crate::plan::{CutFrom, Fault, Planned, Victim};
 use crate::replica::Replica;
 use crate::rng::Rng;
+use crate::sdk::{SDK_ADDRESS_MIN, SDK_USERS};
 use crate::witness::Witness;
 use crate::workload::{CLIENT_ADDRESS_MIN, Journal};
 
@@ -21,6 +23,8 @@ enum Act {
     Start(u64),
     Heal(BTreeSet<(Address, Address)>),
     StopCrashPoints(u64),
+    StartNamesrv(u64),
+    HealNamesrvs(BTreeSet<(Address, Address)>),
 }
 
 /// Of a thousand pages that did not survive whole so many are torn.
@@ -89,6 +93,8 @@ impl Nemesis {
                     executor.trace().tell(executor.now_ns(), &format!("links heal: {links:?}"));
                     self.net.heal(links);
                 }
+                Act::StartNamesrv(number) => group.namesrvs.start(executor, number),
+                Act::HealNamesrvs(links) => group.namesrvs.net().heal(links),
                 Act::StopCrashPoints(id) => group.disk(id).set_faults(DiskFaults::default()),
             }
         }
@@ -114,14 +120,18 @@ impl Nemesis {
             }
             Fault::PowerLoss { victim, down_ms } => {
                 let id = self.find(group, *victim);
-                let death = self.power_loss();
+                let death = match self.options.confirms_early && !group.has_recovered() {
+                    // What a second one holds may be all that is left.
+                    true => Death::Kill,
+                    false => self.power_loss(),
+                };
                 group.end(executor, id, death);
                 self.schedule_in(executor, *down_ms, Act::Start(id));
                 vec![id]
             }
             Fault::PowerLossAll { down_ms } => {
                 for id in &all {
-                    let death = self.power_loss();
+                    let death = if self.options.confirms_early { Death::Kill } else { self.power_loss() };
                     group.end(executor, *id, death);
                     self.come_back(executor, *id, *down_ms);
                 }
@@ -148,6 +158,7 @@ impl Nemesis {
             Fault::Isolate { victim, clients_too, for_ms } => {
                 let id = self.find(group, *victim);
                 let clients = (0..self.options.client_count).map(|client| CLIENT_ADDRESS_MIN + client);
+                let clients = clients.chain(SDK_ADDRESS_MIN..SDK_ADDRESS_MIN + SDK_USERS);
                 let mut others: Vec<Address> = all.into_iter().filter(|other| *other != id).collect();
                 others.extend(clients.filter(|_| *clients_too));
                 self.cut(executor, others.iter().flat_map(|other| [(id, *other), (*other, id)]).collect(), *for_ms);
@@ -172,6 +183,28 @@ impl Nemesis {
                 group.disk(id).set_faults(DiskFaults { syncs_to_fail: *count, ..DiskFaults::default() });
                 vec![id]
             }
+            Fault::NamesrvLoss { which, down_ms } => {
+                for number in which {
+                    group.namesrvs.end(executor, *number);
+                    self.schedule_in(executor, *down_ms, Act::StartNamesrv(*number));
+                }
+                Vec::new()
+            }
+            Fault::NamesrvCut { which, from, for_ms } => {
+                let clients = SDK_ADDRESS_MIN..SDK_ADDRESS_MIN + SDK_USERS;
+                let others: Vec<Address> = match from {
+                    CutFrom::Brokers => all,
+                    CutFrom::Clients => clients.collect(),
+                    CutFrom::All => all.into_iter().chain(clients).collect(),
+                };
+                let pairs = which.iter().map(|number| NAMESRV_ADDRESS_MIN + number);
+                let pairs = pairs.flat_map(|namesrv| others.iter().map(move |other| (namesrv, *other)));
+                let links: BTreeSet<(Address, Address)> =
+                    pairs.flat_map(|(namesrv, other)| [(namesrv, other), (other, namesrv)]).collect();
+                group.namesrvs.net().cut(links.iter().copied());
+                self.schedule_in(executor, *for_ms, Act::HealNamesrvs(links));
+                Vec::new()
+            }
             Fault::Transfer => {
                 let leader = group.leader();
                 if let Some(replica) = leader.and_then(|id| group.replica(id)) {
@@ -191,6 +224,7 @@ impl Nemesis {
         let name = format!("{fault:?}").split([' ', '{']).next().unwrap_or_default().to_owned();
         self.witness.mark("a fault");
         let role = match (&targets[..], leader) {
+            ([], _) => "namesrvs",
             ([one], Some(leader)) if *one == leader => "a leader",
             ([_], Some(_)) => "a follower",
             ([_], None) => "a replica",
@@ -245,7 +279,13 @@ impl Nemesis {
         if self.options.mutant != Some(Mutant::NeverHeals) {
             self.net.set_cuts(BTreeSet::new());
         }
-        self.net.set_options(LinkOptions { latency_us: (50, 500), ..LinkOptions::default() });
+        let calm = LinkOptions { latency_us: (50, 500), ..LinkOptions::default() };
+        self.net.set_options(calm.clone());
+        group.namesrvs.net().set_options(calm);
+        group.namesrvs.net().set_cuts(BTreeSet::new());
+        for number in group.namesrvs.numbers() {
+            group.namesrvs.start(executor, number);
+        }
         for id in group.ids() {
             group.disk(id).set_faults(DiskFaults::default());
             group.start(executor, id);

@@ -172,6 +172,11 @@ impl<S: ?Sized + Send + Sync + 'static> SimNet<S> {
         self.inner.changed.notify_waiters();
     }
 
+    /// Whether nobody listens anywhere.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.inner.state).hosts.is_empty()
+    }
+
     /// What outlives all machines.
     pub fn runtime(&self) -> &Runtime {
         &self.inner.runtime

@@ -21,6 +21,17 @@ pub enum Machine {
     Broker,
 }
 
+/// How long a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Size {
+    /// Seconds of faults, hundreds of messages.
+    #[default]
+    Standard,
+    /// The same faults closer together, fewer messages, shorter waits: many more seeds in the same time.
+    Short,
+}
+
 /// A bug planted on purpose, to see it caught: the proof that a clean run means something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
@@ -53,6 +64,8 @@ pub struct FaultClasses {
     pub transfers: bool,
     /// A sync fails once, and its pages are gone.
     pub sync_errors: bool,
+    /// Namesrvs die and forget everything, or are cut off from brokers, from clients, or from both.
+    pub namesrvs: bool,
 }
 
 /// One run's options; all of them follow from the seed.
@@ -68,6 +81,8 @@ pub struct Options {
     pub bug: Option<Bug>,
     /// Another order of the same steps; 0 is the seed's own.
     pub schedule: u64,
+    /// How long it is.
+    pub size: Size,
     /// How many replicas the group has, numbered from 1.
     pub replica_count: u64,
     /// How long faults go on.
@@ -88,6 +103,21 @@ pub struct Options {
     pub consumer_count: u64,
     /// Whether transactions, delays, dead letters and orders are tried beside it. Only against brokers.
     pub errands: bool,
+    /// Whether replicas confirm what is in their page cache (durability `os`). Only as many machines as a minority lose power
+    /// then, each only while all others have everything.
+    pub confirms_early: bool,
+    /// Whether the one group of plain consumers is an ordered one. Only of the store.
+    pub is_ordered: bool,
+    /// Namesrvs, for those who use the SDK. Only with brokers; 0: nobody does.
+    pub namesrv_count: u64,
+    /// Whether ends of queues are asked for even where leaders hand over, which shows an open finding.
+    pub reads_anyway: bool,
+    /// How long what plain consumers take is their own.
+    pub invisible: Duration,
+    /// Longest delay of a delayed message, milliseconds.
+    pub delay_ms_max: u64,
+    /// A queue that gave nothing for so long gives nothing any more: longer than anything is invisible or delayed.
+    pub drained_after: Duration,
     /// Queues of the one topic.
     pub queue_count: u32,
     /// Messages in a send.
@@ -131,6 +161,7 @@ impl Options {
             crash_points: rng.chance(400),
             transfers: rng.chance(200),
             sync_errors: false,
+            namesrvs: machine == Machine::Broker && Rng::stream(seed, "namesrvs").chance(500),
             // Of its own stream: what seeds stood for before stays.
             wipes: Rng::stream(seed, "wipes").chance(250),
         };
@@ -167,6 +198,14 @@ impl Options {
             client_count: rng.between(2, 6),
             consumer_count: rng.between(0, 3),
             errands: machine == Machine::Broker,
+            namesrv_count: if machine == Machine::Broker { 2 } else { 0 },
+            size: Size::Standard,
+            reads_anyway: false,
+            confirms_early: false,
+            is_ordered: machine == Machine::Store && Rng::stream(seed, "ordered").chance(250),
+            invisible: Duration::from_millis(1_500),
+            delay_ms_max: 2_500,
+            drained_after: Duration::from_millis(4_000),
             queue_count: rng.between(1, 4) as u32,
             batch_max: rng.between(1, 4),
             body_bytes_max: *rng.pick(&[64, 600, 3_000]),
@@ -188,6 +227,45 @@ impl Options {
             options.links.stream_break_permille = options.links.stream_break_permille.max(rng.below(5));
         }
         options.classes.sync_errors = rng.chance(200);
+        if options.is_ordered {
+            // An ordered group takes a queue's messages one batch after the other: no more than it can work off.
+            options.think_ms = (10, 150);
+        }
+        if machine == Machine::Store && Rng::stream(seed, "durability").chance(150) {
+            options.confirm_early();
+        }
         options
+    }
+
+    /// Replicas confirm what is in their page cache, and faults keep to what that must survive.
+    pub(crate) fn confirm_early(&mut self) {
+        self.confirms_early = true;
+        // A machine may be gone at any time then, whatever the others lack; and a replica goes on after a failed sync.
+        self.classes.crash_points = false;
+        self.classes.sync_errors = false;
+        self.classes.wipes = false;
+    }
+
+    /// The same seed in that size.
+    #[must_use]
+    pub fn sized(mut self, size: Size) -> Options {
+        if size == Size::Standard {
+            return self;
+        }
+        let mut rng = Rng::stream(self.seed, "short");
+        self.size = size;
+        self.fault_phase = Duration::from_millis(rng.between(1_000, 3_000));
+        self.fault_interval_ms = if rng.chance(500) { (30, 300) } else { (150, 800) };
+        self.down_ms = vec![1, 30, 200, 700];
+        self.cut_ms = vec![20, 300, 900];
+        self.client_count = rng.between(1, 3);
+        self.consumer_count = rng.between(0, 2);
+        self.queue_count = rng.between(1, 2) as u32;
+        // A pace at which most time goes into faults, not into messages that are like those before.
+        self.think_ms = *rng.pick(&[(1, 20), (10, 60), (20, 150)]);
+        self.invisible = Duration::from_millis(400);
+        self.delay_ms_max = 600;
+        self.drained_after = Duration::from_millis(1_500);
+        self
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::options::Options;
+use crate::options::{Options, Size};
 use crate::rng::Rng;
 
 /// Whom a fault hits, decided when it strikes.
@@ -88,6 +88,22 @@ pub enum Fault {
     },
     /// The leader is asked to hand over.
     Transfer,
+    /// Namesrvs die, and come back empty.
+    NamesrvLoss {
+        /// Numbers from 1.
+        which: Vec<u64>,
+        /// How long they stay down.
+        down_ms: u64,
+    },
+    /// Namesrvs are cut off.
+    NamesrvCut {
+        /// Numbers from 1.
+        which: Vec<u64>,
+        /// From whom.
+        from: CutFrom,
+        /// How long.
+        for_ms: u64,
+    },
     /// Syncs answer EIO, and what they were to write is gone even if the next one passes.
     SyncErrors {
         /// Whom.
@@ -95,6 +111,18 @@ pub enum Fault {
         /// So many.
         count: u32,
     },
+}
+
+/// Who does not reach a namesrv.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CutFrom {
+    /// It hears of nothing new, and tells clients what was.
+    Brokers,
+    /// They live on what they know.
+    Clients,
+    /// Both.
+    All,
 }
 
 /// A fault and its time, counted from the beginning of the fault phase.
@@ -110,12 +138,42 @@ pub struct Planned {
 pub fn plan(options: &Options) -> Vec<Planned> {
     let mut rng = Rng::stream(options.seed, "faults");
     let mut planned = Vec::new();
-    let mut at_ms = rng.between(300, 1_500);
+    let mut at_ms = match options.size {
+        Size::Standard => rng.between(300, 1_500),
+        Size::Short => rng.between(100, 500),
+    };
     while u128::from(at_ms) < options.fault_phase.as_millis() {
         if let Some(fault) = draw(&mut rng, options) {
             planned.push(Planned { at_ms, fault });
         }
         at_ms += rng.between(options.fault_interval_ms.0, options.fault_interval_ms.1);
+    }
+    if options.classes.namesrvs {
+        planned.extend(namesrv_faults(options));
+        planned.sort_by_key(|planned| planned.at_ms);
+    }
+    planned
+}
+
+/// Beside those of replicas, so that both meet.
+fn namesrv_faults(options: &Options) -> Vec<Planned> {
+    let mut rng = Rng::stream(options.seed, "faults of namesrvs");
+    let mut planned = Vec::new();
+    // Some strike before the first broker has registered.
+    let mut at_ms = rng.between(0, 600);
+    while u128::from(at_ms) < options.fault_phase.as_millis() {
+        let which = match rng.below(options.namesrv_count + 1) {
+            0 => (1..=options.namesrv_count).collect(),
+            number => vec![number],
+        };
+        let fault = match rng.below(5) {
+            0 | 1 => Fault::NamesrvLoss { which, down_ms: *rng.pick(&options.down_ms) },
+            2 => Fault::NamesrvCut { which, from: CutFrom::Brokers, for_ms: *rng.pick(&options.cut_ms) },
+            3 => Fault::NamesrvCut { which, from: CutFrom::Clients, for_ms: *rng.pick(&options.cut_ms) },
+            _ => Fault::NamesrvCut { which, from: CutFrom::All, for_ms: *rng.pick(&options.cut_ms) },
+        };
+        planned.push(Planned { at_ms, fault });
+        at_ms += rng.between(options.fault_interval_ms.0, options.fault_interval_ms.1) * 2;
     }
     planned
 }

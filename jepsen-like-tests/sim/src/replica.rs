@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_checkers::{Ack, Delivery, Dump, QueueKey};
-use flotilla_proto::{Messaging, peer};
+use flotilla_proto::{Admin, Messaging, peer};
 use flotilla_raft_log::{
     Applied, Disk, Incarnation, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog, StateMachine, Term,
     Transport,
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::executor::lock;
 use crate::net::PeerService;
-use crate::options::Mutant;
+use crate::options::{Mutant, Options};
 use crate::witness::{Watched, Witness};
 
 /// Messages on their way into one queue.
@@ -94,6 +94,8 @@ pub trait Replica: PeerService {
     /// Acknowledges what one `receive` gave.
     fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<Acknowledged, SendError>>;
     fn status(&self) -> LogStatus;
+    /// Whether it may lack what it had confirmed, and does not vote until it has caught up.
+    fn is_recovering(&self) -> bool;
     /// Voters of a settled membership, each with the life that is recorded of it.
     fn voters_recorded(&self) -> BTreeMap<u64, Incarnation>;
     /// The life of its own directory.
@@ -110,6 +112,10 @@ pub trait Replica: PeerService {
     fn transfer(&self) -> BoxFuture<'static, Result<(), String>>;
     /// What clients call, where this is a whole broker.
     fn messaging(&self) -> Option<Arc<dyn Messaging>> {
+        None
+    }
+    /// What operators call, where this is a whole broker.
+    fn admin(&self) -> Option<Arc<dyn Admin>> {
         None
     }
     /// Takes in a client's call from another broker.
@@ -140,14 +146,26 @@ pub trait Model: Send + Sync + Sized + 'static {
     type Machine: StateMachine<Output = Self::Output>;
 
     /// The machine and what reads it.
-    fn open(disk: Arc<dyn Disk>, dir: &Path, queues: &[QueueKey]) -> Result<(Self::Machine, Self), String>;
+    fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        queues: &[QueueKey],
+        options: &Options,
+    ) -> Result<(Self::Machine, Self), String>;
     /// What founds the topics; proposed by whoever leads until it is applied.
     fn found(&self, log_time_ms: u64, term: u64) -> Bytes;
     fn encode(&self, batch: &Batch, log_time_ms: u64, term: u64) -> Bytes;
     /// What the machine answered to a batch.
     fn places(&self, batch: &Batch, output: Self::Output) -> Placement;
-    /// What takes the next messages of a queue; `None` if there are none.
-    fn deliver(&self, queue: &QueueKey, attempt_id: String, log_time_ms: u64, term: u64) -> Option<Bytes>;
+    /// What takes the next messages of a queue for so long; `None` if there are none.
+    fn deliver(
+        &self,
+        queue: &QueueKey,
+        attempt_id: String,
+        log_time_ms: u64,
+        term: u64,
+        invisible: Duration,
+    ) -> Option<Bytes>;
     /// What the machine handed out.
     fn received(
         &self,
@@ -184,6 +202,8 @@ pub struct LogReplica<M: Model> {
     model: Arc<M>,
     stamps: Arc<Stamps>,
     witness: Witness,
+    /// How long what consumers take is their own.
+    invisible: Duration,
 }
 
 /// Log time as a leader stamps it: it goes on with the leader's monotonic clock from the newest
@@ -220,19 +240,19 @@ impl<M: Model> LogReplica<M> {
         disk: Arc<dyn Disk>,
         transport: Arc<dyn Transport>,
         witness: Witness,
-        mutant: Option<Mutant>,
+        options: &Options,
     ) -> Result<Arc<dyn Replica>, String> {
         let node = config.node.0;
-        let (machine, model) = M::open(disk.clone(), &config.dir, &queues)?;
+        let (machine, model) = M::open(disk.clone(), &config.dir, &queues, options)?;
         let mut machine = Watched::new(machine, witness.clone(), node);
-        if mutant == Some(Mutant::SkipsEntries) && node == 2 {
+        if options.mutant == Some(Mutant::SkipsEntries) && node == 2 {
             machine = machine.skipping_entries();
         }
         let log = ReplicatedLog::open(config, runtime.clone(), disk, transport, machine).await;
         let log = log.map_err(|error| error.to_string())?;
         let (model, stamps) = (Arc::new(model), Arc::new(Stamps::new(&runtime)));
         runtime.spawn("founder", found(log.clone(), model.clone(), stamps.clone())).detach();
-        let replica = LogReplica { node, log, model, stamps, witness };
+        let replica = LogReplica { node, log, model, stamps, witness, invisible: options.invisible };
         Ok(Arc::new(replica))
     }
 }
@@ -362,11 +382,12 @@ impl<M: Model> Replica for LogReplica<M> {
     }
 
     fn receive(&self, queue: QueueKey, attempt_id: String) -> BoxFuture<'static, Result<Vec<Received>, SendError>> {
-        let term = self.writable();
+        let (term, invisible) = (self.writable(), self.invisible);
         let (log, model, witness, stamp_ms) = self.parts();
         Box::pin(async move {
             let term = term?;
-            let Some(payload) = model.deliver(&queue, attempt_id, stamp_ms, term.0) else { return Ok(Vec::new()) };
+            let payload = model.deliver(&queue, attempt_id, stamp_ms, term.0, invisible);
+            let Some(payload) = payload else { return Ok(Vec::new()) };
             let applied = propose(&log, payload, term, &witness).await?;
             model.received(&log, &queue, applied.output).map_err(|why| {
                 witness.object(format!("delivery from {queue} failed: {why}"));
@@ -396,6 +417,10 @@ impl<M: Model> Replica for LogReplica<M> {
 
     fn status(&self) -> LogStatus {
         self.log.status()
+    }
+
+    fn is_recovering(&self) -> bool {
+        self.log.is_recovering()
     }
 
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String> {

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flotilla_checkers::{
-    Event, EventKind, Finding, History, Operation, Property, Send, check, dead_letters_complete, never_early,
-    no_lost_ack, one_at_a_time, order_per_message_group, progress_kept,
+    Delivery, Event, EventKind, Finding, History, Operation, Property, QueueKey, Send, Task, TaskRun, check,
+    dead_letters_complete, never_early, no_lost_ack, one_at_a_time, order_per_message_group, progress_kept,
 };
 use flotilla_planted_bugs::{Bug, is_planted};
-use flotilla_runtime::{Runtime, Task};
+use flotilla_runtime::Runtime;
 
 use crate::case::Case;
 use crate::disk::{SimDisk, Survival};
@@ -17,11 +17,13 @@ use crate::errands;
 use crate::errands::topics::{DOOMED, DOOMED_DELIVERIES_MAX};
 use crate::executor::{Executor, LifeOptions, Step, lock};
 use crate::group::{Death, Group};
+use crate::namesrvs::Namesrvs;
 use crate::nemesis::Nemesis;
 use crate::net::SimNet;
 use crate::options::{Machine, Mutant, Options};
 use crate::plan::{Planned, plan};
 use crate::replica::Replica;
+use crate::sdk;
 use crate::witness::Witness;
 use crate::workload::{Client, Closing, Consumer, Journal};
 
@@ -60,6 +62,8 @@ pub struct Outcome {
     pub events: Vec<Event>,
 }
 
+type Running<T> = flotilla_runtime::Task<T>;
+
 /// How the tasks of one kind ended.
 struct Ends {
     expected: usize,
@@ -68,7 +72,7 @@ struct Ends {
 }
 
 impl Ends {
-    fn of(harness: &Runtime, tasks: Vec<Task<bool>>) -> Ends {
+    fn of(harness: &Runtime, tasks: Vec<Running<bool>>) -> Ends {
         let ends = Ends { expected: tasks.len(), seen: Arc::default() };
         for task in tasks {
             let seen = ends.seen.clone();
@@ -125,18 +129,23 @@ fn run_plan(options: &Options, plan: Vec<Planned>, print_story: bool) -> Outcome
             disk
         })
         .collect();
-    let witness = Witness::new(disks.clone());
+    let witness = Witness::new(disks.clone(), options.confirms_early);
     if is_planted(Bug::Canary) {
         witness.object("the canary: this bug fails every run".to_owned());
     }
     let journal = Journal::default();
     let net: SimNet<dyn Replica> = SimNet::new(options.seed, harness.clone(), options.links.clone());
-    let group = Group::new(options, disks, net.clone(), witness.clone(), journal.clone());
+    let namesrv_net = SimNet::new(options.seed, harness.clone(), options.links.clone());
+    let namesrvs = Namesrvs::new(options.namesrv_count, namesrv_net.clone(), witness.clone(), journal.clone());
+    let group = Group::new(options, disks, namesrvs, net.clone(), witness.clone(), journal.clone());
     let start_ns = executor.now_ns();
     let nemesis = Nemesis::new(options, plan, start_ns, net.clone(), witness.clone(), journal.clone());
     let mut run = Run { executor, group, nemesis, witness, journal, next_look_ns: start_ns };
 
     run.executor.trace().tell(start_ns, &format!("{options:?}"));
+    for number in run.group.namesrvs.numbers() {
+        run.group.namesrvs.start(&run.executor, number);
+    }
     for id in run.group.ids() {
         run.group.start(&run.executor, id);
     }
@@ -149,10 +158,24 @@ fn run_plan(options: &Options, plan: Vec<Planned>, print_story: bool) -> Outcome
         })
         .collect();
 
-    let mut clients: Vec<Task<bool>> = clients;
+    let mut clients: Vec<Running<bool>> = clients;
     if options.errands {
         let producers = errands::producers(options, &run.group.queues, &net, &run.journal, &closing);
         clients.extend(producers.into_iter().map(|producer| harness.spawn("errand", producer)));
+    }
+
+    let sdk = sdk::World {
+        options: options.clone(),
+        brokers: net.clone(),
+        namesrvs: namesrv_net,
+        witness: run.witness.clone(),
+        journal: run.journal.clone(),
+    };
+    let (_, sdk_runtime) = run.executor.begin_life(LifeOptions::named("sdk"));
+    let has_sdk = options.errands && options.namesrv_count > 0;
+    if has_sdk {
+        let producers = sdk::producers(&sdk, &sdk_runtime, &closing);
+        clients.extend(producers.into_iter().map(|producer| sdk_runtime.spawn("sdk user", producer)));
     }
 
     let drained = Closing::default();
@@ -172,6 +195,16 @@ fn run_plan(options: &Options, plan: Vec<Planned>, print_story: bool) -> Outcome
         let running = errands::consumers(options, &net, &run.journal, &drained);
         consumers.extend(running.into_iter().map(|consumer| {
             harness.spawn("errand", async move {
+                consumer.await;
+                true
+            })
+        }));
+    }
+
+    if has_sdk {
+        let running = sdk::consumers(&sdk, &sdk_runtime, &drained);
+        consumers.extend(running.into_iter().map(|consumer| {
+            sdk_runtime.spawn("sdk user", async move {
                 consumer.await;
                 true
             })
@@ -198,7 +231,10 @@ fn run_plan(options: &Options, plan: Vec<Planned>, print_story: bool) -> Outcome
         run.complain("replicas do not converge");
     } else {
         // Once more the worst: all at once, and nothing that was not synced survives.
-        let death = Death::PowerLoss { survival: Survival::NOTHING, silent: false };
+        let death = match options.confirms_early {
+            true => Death::Kill,
+            false => Death::PowerLoss { survival: Survival::NOTHING, silent: false },
+        };
         for id in run.group.ids() {
             run.group.end(&run.executor, id, death);
         }
@@ -283,7 +319,7 @@ impl Run {
             group.end(&executor, id, Death::Kill);
         }
         drop(executor);
-        let events = journal.events();
+        let events = journal.take_events();
         let mut findings = witness.findings();
         findings.extend(panics.end().into_iter().map(|text| format!("panic: {text}")));
         match History::from_events(&events) {
@@ -329,6 +365,25 @@ fn judge_consumption(history: &History, options: &Options, dead: &BTreeSet<Strin
     let disorders = order_per_message_group::find(sends, deliveries);
     findings.extend(of(Property::OrderPerMessageGroup, disorders));
     findings.extend(of(Property::OrderPerMessageGroup, one_at_a_time::find(tasks, deliveries)));
+    if options.is_ordered {
+        // The checker knows ordered topics by their names.
+        let named = |delivery: &Delivery| {
+            let queue = QueueKey::new(format!("{}-fifo", delivery.queue.topic), delivery.queue.queue);
+            Delivery { queue, ..delivery.clone() }
+        };
+        let tasks: Vec<TaskRun> = tasks
+            .iter()
+            .cloned()
+            .map(|mut run| {
+                if let Task::Acknowledge { deliveries } = &mut run.task {
+                    *deliveries = deliveries.iter().map(named).collect();
+                }
+                run
+            })
+            .collect();
+        let deliveries: Vec<Delivery> = deliveries.iter().map(named).collect();
+        findings.extend(of(Property::OrderPerMessageGroup, one_at_a_time::find(&tasks, &deliveries)));
+    }
     if options.errands {
         let slots = dumps.iter().flat_map(|dump| &dump.queues).flat_map(|queue| &queue.slots);
         let stored: BTreeSet<&str> = slots.map(|slot| slot.message_id.as_str()).collect();

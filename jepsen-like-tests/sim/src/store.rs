@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_checkers::{QueueDump, QueueKey, SlotDump};
@@ -17,12 +18,15 @@ use flotilla_store::{
 use tokio::sync::Notify;
 
 use crate::executor::lock;
+use crate::options::Options;
 use crate::replica::{Acknowledged, Batch, Model, Placement, Received};
 
 /// The reader's half of a replica's store.
 pub struct Store {
     reader: StoreReader,
     queues: Vec<QueueKey>,
+    /// Whether its one group is.
+    is_ordered: bool,
     failure: Arc<Failure>,
 }
 
@@ -56,13 +60,11 @@ fn group_name() -> GroupName {
 
 /// Messages that one receive takes at most.
 const RECEIVE_MAX: usize = 16;
-/// How long they are a consumer's own.
-const INVISIBLE_MS: u64 = 1_500;
 
 impl Store {
     /// Reads the store of a broker, which takes care of itself.
     pub(crate) fn over(reader: StoreReader, queues: Vec<QueueKey>) -> Store {
-        Store { reader, queues, failure: Arc::default() }
+        Store { reader, queues, is_ordered: false, failure: Arc::default() }
     }
 
     fn topic(&self) -> TopicName {
@@ -88,11 +90,17 @@ impl Model for Store {
     type Output = Vec<Outcome>;
     type Machine = StoreMachine;
 
-    fn open(disk: Arc<dyn Disk>, dir: &Path, queues: &[QueueKey]) -> Result<(StoreMachine, Store), String> {
+    fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        queues: &[QueueKey],
+        options: &Options,
+    ) -> Result<(StoreMachine, Store), String> {
         let failure = Arc::new(Failure::default());
         let dir = dir.parent().unwrap_or(dir).join("store");
         let (machine, reader) = flotilla_store::open(disk, dir, failure.clone()).map_err(|error| error.to_string())?;
-        Ok((machine, Store { reader, queues: queues.to_vec(), failure }))
+        let is_ordered = options.is_ordered;
+        Ok((machine, Store { reader, queues: queues.to_vec(), is_ordered, failure }))
     }
 
     fn found(&self, log_time_ms: u64, term: u64) -> Bytes {
@@ -105,7 +113,7 @@ impl Model for Store {
         });
         entry.push(&Command::CreateGroup {
             name: group_name(),
-            order: false,
+            order: self.is_ordered,
             max_deliveries: flotilla_message::limits::MAX_DELIVERIES_MAX,
             start: StartPolicy::First,
         });
@@ -150,7 +158,14 @@ impl Model for Store {
         }
     }
 
-    fn deliver(&self, queue: &QueueKey, attempt_id: String, log_time_ms: u64, term: u64) -> Option<Bytes> {
+    fn deliver(
+        &self,
+        queue: &QueueKey,
+        attempt_id: String,
+        log_time_ms: u64,
+        term: u64,
+        invisible: Duration,
+    ) -> Option<Bytes> {
         let (group, topic, number) = (group_name(), topic_name(queue), QueueId(queue.queue));
         let due = self.reader.due(&group, &topic, number, log_time_ms, RECEIVE_MAX);
         let mut offsets: Vec<QueueOffset> = due.into_iter().map(|due| due.offset).collect();
@@ -162,7 +177,7 @@ impl Model for Store {
             return None;
         }
         let attempt_id = Some(attempt_id);
-        let invisible_until_ms = log_time_ms + INVISIBLE_MS;
+        let invisible_until_ms = log_time_ms + invisible.as_millis() as u64;
         let mut entry = EntryBuilder::new(log_time_ms, term);
         entry.push(&Command::Deliver {
             group,

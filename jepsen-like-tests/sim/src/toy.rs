@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_checkers::{QueueDump, QueueKey, SlotDump};
@@ -12,6 +13,7 @@ use flotilla_runtime::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::executor::lock;
+use crate::options::Options;
 use crate::replica::{Acknowledged, Batch, Model, Placement, Received};
 use crate::rng::fnv;
 
@@ -80,7 +82,12 @@ impl Model for Toy {
     type Output = Vec<(u32, u64)>;
     type Machine = ToyMachine;
 
-    fn open(_disk: Arc<dyn Disk>, _dir: &Path, queues: &[QueueKey]) -> Result<(ToyMachine, Toy), String> {
+    fn open(
+        _disk: Arc<dyn Disk>,
+        _dir: &Path,
+        queues: &[QueueKey],
+        _options: &Options,
+    ) -> Result<(ToyMachine, Toy), String> {
         let state = Arc::new(Mutex::new(State::default()));
         Ok((ToyMachine { state: state.clone() }, Toy { state, queues: queues.to_vec() }))
     }
@@ -102,7 +109,14 @@ impl Model for Toy {
         Placement::Placed(places)
     }
 
-    fn deliver(&self, _queue: &QueueKey, _attempt_id: String, _log_time_ms: u64, _term: u64) -> Option<Bytes> {
+    fn deliver(
+        &self,
+        _queue: &QueueKey,
+        _attempt_id: String,
+        _log_time_ms: u64,
+        _term: u64,
+        _invisible: Duration,
+    ) -> Option<Bytes> {
         None
     }
 

@@ -28,9 +28,8 @@ impl Trace {
     pub fn step(&self, now_ns: u64, what: u64) {
         let mut hash = self.hash.load(Ordering::Relaxed);
         for word in [now_ns, what] {
-            for byte in word.to_le_bytes() {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
-            }
+            // Words, not bytes, as FNV has it: this is done for every step. The rotation brings high bits down.
+            hash = (hash ^ word).wrapping_mul(FNV_PRIME).rotate_left(29);
         }
         self.hash.store(hash, Ordering::Relaxed);
         self.steps.fetch_add(1, Ordering::Relaxed);

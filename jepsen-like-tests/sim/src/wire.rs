@@ -16,26 +16,33 @@ const WINDOW_FRAMES: usize = 32;
 /// Frames that wait at either end.
 const CHANNEL_FRAMES: usize = 8;
 
-/// The network's ends of a stream that is being opened.
-pub(crate) struct Ends {
-    requests: mpsc::Receiver<Bytes>,
-    responses: mpsc::Sender<Bytes>,
+/// The ends of a stream that belong to whoever opens it.
+pub(crate) struct Ends<A, B> {
+    /// What it has to say.
+    pub(crate) requests: mpsc::Receiver<A>,
+    /// Where it hears the answers.
+    pub(crate) responses: mpsc::Sender<B>,
 }
 
 /// The opener's channel, and the ends that will be wired to the peer.
-pub(crate) fn pair() -> (Ends, AppendChannel) {
+pub(crate) fn pair() -> (Ends<Bytes, Bytes>, AppendChannel) {
     let (request_in, requests) = mpsc::channel(CHANNEL_FRAMES);
     let (responses, response_out) = mpsc::channel(CHANNEL_FRAMES);
     (Ends { requests, responses }, AppendChannel { requests: request_in, responses: response_out })
 }
 
 /// Wires the ends to a new pair of channels, which are the peer's.
-pub(crate) fn connect<S: ?Sized + Send + Sync + 'static>(
+pub(crate) fn connect<S, A, B>(
     net: Arc<Inner<S>>,
     from: Address,
     to: Address,
-    ends: Ends,
-) -> (mpsc::Receiver<Bytes>, mpsc::Sender<Bytes>) {
+    ends: Ends<A, B>,
+) -> (mpsc::Receiver<A>, mpsc::Sender<B>)
+where
+    S: ?Sized + Send + Sync + 'static,
+    A: Send + 'static,
+    B: Send + 'static,
+{
     let (request_out, requests) = mpsc::channel(CHANNEL_FRAMES);
     let (responses, response_in) = mpsc::channel(CHANNEL_FRAMES);
     let broken = Arc::new(Broken::default());
@@ -76,7 +83,7 @@ struct Wire<S: ?Sized> {
 }
 
 impl<S: ?Sized + Send + Sync + 'static> Wire<S> {
-    async fn carry(self, source: mpsc::Receiver<Bytes>, target: mpsc::Sender<Bytes>) {
+    async fn carry<T: Send>(self, source: mpsc::Receiver<T>, target: mpsc::Sender<T>) {
         // Ends (and with them both channels) at the first of: sender done, receiver gone, link broken.
         let broken = self.broken.clone();
         if let Either::Right(is_whole) = select(broken.wait(), self.pump(source, target)).await
@@ -87,15 +94,16 @@ impl<S: ?Sized + Send + Sync + 'static> Wire<S> {
     }
 
     /// False if the link broke; else one of the ends was done with it.
-    async fn pump(&self, mut source: mpsc::Receiver<Bytes>, target: mpsc::Sender<Bytes>) -> bool {
-        let mut under_way: VecDeque<(Instant, Bytes)> = VecDeque::new();
+    async fn pump<T: Send>(&self, mut source: mpsc::Receiver<T>, target: mpsc::Sender<T>) -> bool {
+        let mut under_way: VecDeque<(Instant, T)> = VecDeque::new();
         let mut is_open = true;
         loop {
             let room = is_open && under_way.len() < WINDOW_FRAMES;
             let next = async { if room { source.recv().await } else { std::future::pending().await } };
+            let first = under_way.front().map(|(arrival, _)| *arrival);
             let due = async {
-                match under_way.front() {
-                    Some((arrival, _)) => self.net.runtime.sleep_until(*arrival).await,
+                match first {
+                    Some(arrival) => self.net.runtime.sleep_until(arrival).await,
                     // Nothing under way: the end still notices a receiver that is gone, and, by its
                     // keep-alive pings, a link that is.
                     None if is_open => {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flotilla_checkers::{Delivery, Event, EventKind, Operation, QueueKey, Recorder, Task};
-use flotilla_runtime::{BoxFuture, Either, Runtime, select};
+use flotilla_runtime::{BoxFuture, Either, Instant, Runtime, select};
 use tokio::sync::Notify;
 
 use crate::executor::{lock, ms};
@@ -20,8 +20,6 @@ const SEND_DEADLINE: Duration = ms(6_000);
 /// Addresses of clients begin here.
 pub(crate) const CLIENT_ADDRESS_MIN: Address = 100;
 
-/// A queue that gave nothing for so long gives nothing any more.
-pub(crate) const DRAINED_AFTER: Duration = ms(4_000);
 const CONSUMER_ADDRESS_MIN: Address = 200;
 
 /// The history as it grows.
@@ -35,8 +33,9 @@ impl Journal {
         lock(&self.recorder).record(now_ns, process, kind, operation);
     }
 
-    pub fn events(&self) -> Vec<Event> {
-        lock(&self.recorder).events().to_vec()
+    /// All that was recorded, which is then gone from here.
+    pub fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut *lock(&self.recorder)).into_events()
     }
 }
 
@@ -176,6 +175,34 @@ impl Client {
     }
 }
 
+/// How long a consumer goes on: until closing was announced, and then until nothing has come for so long.
+pub(crate) struct Patience {
+    drained_after: Duration,
+    /// Since closing: what did not come before may have been kept back by faults.
+    last_seen: Option<Instant>,
+}
+
+impl Patience {
+    pub(crate) fn new(drained_after: Duration) -> Patience {
+        Patience { drained_after, last_seen: None }
+    }
+
+    /// To be asked before each look for messages.
+    pub(crate) fn lasts(&mut self, closing: &Closing, now: Instant) -> bool {
+        if closing.deadline().is_none() {
+            return true;
+        }
+        now - *self.last_seen.get_or_insert(now) < self.drained_after
+    }
+
+    /// Something came.
+    pub(crate) fn seen(&mut self, now: Instant) {
+        if let Some(last_seen) = &mut self.last_seen {
+            *last_seen = now;
+        }
+    }
+}
+
 /// One consumer of the one group: takes, writes down, and mostly acknowledges.
 pub(crate) struct Consumer {
     number: u64,
@@ -184,6 +211,7 @@ pub(crate) struct Consumer {
     journal: Journal,
     queues: Vec<QueueKey>,
     replica_count: u64,
+    drained_after: Duration,
     rng: Rng,
     attempts: u64,
     target: Address,
@@ -199,25 +227,21 @@ impl Consumer {
         journal: Journal,
     ) -> Consumer {
         let rng = Rng::stream(options.seed, &format!("workload of consumer {number}"));
-        let replica_count = options.replica_count;
-        Consumer { number, runtime, net, journal, queues, replica_count, rng, attempts: 0, target: 1 }
+        let Options { replica_count, drained_after, .. } = *options;
+        Consumer { number, runtime, net, journal, queues, replica_count, drained_after, rng, attempts: 0, target: 1 }
     }
 
     /// Consumes until closing is announced and nothing has come for longer than anything can be
     /// invisible.
     pub(crate) async fn run(mut self, closing: Closing) {
-        let (mut last_seen, mut is_drain) = (self.runtime.now(), false);
-        while closing.deadline().is_none() || self.runtime.now() - last_seen < DRAINED_AFTER {
+        let mut patience = Patience::new(self.drained_after);
+        while patience.lasts(&closing, self.runtime.now()) {
             let queue = self.rng.pick(&self.queues).clone();
-            if closing.deadline().is_some() && !std::mem::replace(&mut is_drain, true) {
-                // Nothing may have come because of the faults: they are over now.
-                last_seen = self.runtime.now();
-            }
             self.attempts += 1;
             let attempt_id = format!("consumer {} attempt {}", self.number, self.attempts);
             let some = self.receive(queue, attempt_id).await;
             if some {
-                last_seen = self.runtime.now();
+                patience.seen(self.runtime.now());
             }
             // The backlog of a slow consumer is worked off once nothing new comes.
             let hurry = some && closing.deadline().is_some();

@@ -21,12 +21,13 @@ use tokio::sync::{Notify, mpsc};
 
 use super::fence::NOT_KNOWN;
 use super::gone_watch::GoneWatch;
-use super::network::{protocol_error, rpc_error};
+use super::network::{follows, protocol_error, rpc_error};
 use super::planted;
 use super::stamp::Stamp;
 use super::type_config::{LogRaft, TypeConfig};
 use super::wire::{DurableMark, PeerMessage, decode, encode};
 use crate::ack::ReplicaMarks;
+use crate::lease_clock::LeaseClock;
 use crate::log_view::LogView;
 use crate::standing::Standings;
 use crate::transport::AppendChannel;
@@ -48,6 +49,8 @@ pub(super) struct AppendStream {
     channel: AppendChannel,
     /// Told of what the answers say.
     marks: ReplicaMarks,
+    /// Told that there are any.
+    clock: LeaseClock,
     /// Whose answers count, and who judges that.
     peer: (NodeId, Standings),
     last_answer: Instant,
@@ -105,7 +108,7 @@ impl AppendStream {
     pub(super) fn start<S>(
         runtime: &Runtime,
         mut channel: AppendChannel,
-        marks: ReplicaMarks,
+        (marks, clock): (ReplicaMarks, LeaseClock),
         peer: (NodeId, Standings),
         mut input: S,
     ) -> AppendStream
@@ -113,7 +116,7 @@ impl AppendStream {
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         let flight = Arc::new(Flight::default());
-        let (counted, requests, clock) = (flight.clone(), channel.requests.clone(), runtime.clone());
+        let (counted, requests, own_runtime) = (flight.clone(), channel.requests.clone(), runtime.clone());
         let own_answers = planted::answers_of_its_own(runtime, &mut channel);
         let own = peer.1.clone();
         let pump = runtime.spawn("append-pump", async move {
@@ -121,7 +124,7 @@ impl AppendStream {
                 let term = Term(request.vote.leader_id().term);
                 let own_answer = own_answers.is_some().then(|| own.stamp().put_on(planted::answer_to(&request)));
                 let frame = own.stamp().put_on(encode(PeerMessage::AppendRequest(request)));
-                counted.enter(frame.len(), term, &clock).await;
+                counted.enter(frame.len(), term, &own_runtime).await;
                 if requests.send(frame).await.is_err() {
                     break;
                 }
@@ -134,7 +137,8 @@ impl AppendStream {
             counted.news.notify_one();
         });
         let last_answer = runtime.now();
-        AppendStream { runtime: runtime.clone(), flight, channel, marks, peer, last_answer, failed: false, _pump: pump }
+        let runtime = runtime.clone();
+        AppendStream { runtime, flight, channel, marks, clock, peer, last_answer, failed: false, _pump: pump }
     }
 
     /// The next answer; `None` when openraft has no more requests and all are answered, or after an error.
@@ -211,14 +215,17 @@ impl AppendStream {
             Ok(_) => return Some(Err(protocol_error("another message than an append response"))),
             Err(error) => return Some(Err(protocol_error(error))),
         };
-        let term = {
+        let (asked_at, term) = {
             let mut state = self.flight.state();
-            let Some((bytes, _, term)) = state.requests.pop_front() else {
+            let Some((bytes, asked_at, term)) = state.requests.pop_front() else {
                 return Some(Err(protocol_error("an answer without a request")));
             };
             state.bytes -= bytes;
-            term
+            (asked_at, term)
         };
+        if follows(&result) {
+            self.clock.answered(self.peer.0, term, asked_at);
+        }
         self.flight.room.notify_one();
         self.last_answer = self.runtime.now();
         if let Ok(Some(matched)) = &result {

@@ -11,8 +11,8 @@ use openraft::alias::SnapshotOf;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
-    TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use tokio::sync::Notify;
 
@@ -23,10 +23,11 @@ use super::stream_resets::StreamResets;
 use super::type_config::{TypeConfig, Vote};
 use super::wire::{PeerMessage, SnapshotPiece, decode, encode};
 use crate::ack::{AckTracker, ReplicaMarks};
+use crate::lease_clock::LeaseClock;
 use crate::member::Member;
 use crate::standing::Standings;
 use crate::transport::AppendChannel;
-use crate::{NodeId, PeerCallKind, Transport, TransportError};
+use crate::{NodeId, PeerCallKind, Term, Transport, TransportError};
 
 type RpcResult<T> = Result<T, RPCError<TypeConfig>>;
 type Responses<'s> = futures::stream::BoxStream<'s, RpcResult<StreamAppendResult<TypeConfig>>>;
@@ -48,6 +49,7 @@ pub(crate) struct NetworkFactory {
     matched_is_durable: bool,
     resets: StreamResets,
     standings: Standings,
+    clock: LeaseClock,
 }
 
 impl NetworkFactory {
@@ -58,8 +60,9 @@ impl NetworkFactory {
         matched_is_durable: bool,
         resets: StreamResets,
         standings: Standings,
+        clock: LeaseClock,
     ) -> NetworkFactory {
-        NetworkFactory { transport, runtime, acks, matched_is_durable, resets, standings }
+        NetworkFactory { transport, runtime, acks, matched_is_durable, resets, standings, clock }
     }
 
     fn network(&self, target: u64, appends_by_call: bool) -> Network {
@@ -72,6 +75,7 @@ impl NetworkFactory {
             channel: None,
             reset: self.resets.bell(NodeId(target)),
             standings: self.standings.clone(),
+            clock: self.clock.clone(),
         }
     }
 }
@@ -102,6 +106,7 @@ pub(crate) struct Network {
     /// Rings when the append stream is to break.
     reset: Arc<Notify>,
     standings: Standings,
+    clock: LeaseClock,
 }
 
 /// openraft backs off after `Unreachable` and tries again at once after `Network`.
@@ -116,9 +121,31 @@ pub(super) fn protocol_error(what: impl std::fmt::Display) -> RPCError<TypeConfi
     RPCError::Unreachable(Unreachable::from_string(format!("peer answered nonsense: {what}")))
 }
 
+/// Whether whoever gave that answer takes the asker for its leader.
+pub(super) fn follows(answer: &StreamAppendResult<TypeConfig>) -> bool {
+    !matches!(answer, Err(StreamAppendError::HigherVote(_)))
+}
+
 impl Network {
     async fn call(&self, kind: PeerCallKind, message: PeerMessage, timeout: Duration) -> RpcResult<PeerMessage> {
         call(&self.runtime, &*self.transport, self.target, kind, encode(message), timeout).await
+    }
+
+    async fn append_by_call(
+        &self,
+        request: AppendEntriesRequest<TypeConfig>,
+        timeout: Duration,
+    ) -> RpcResult<StreamAppendResult<TypeConfig>> {
+        let (term, asked_at) = (Term(request.vote.leader_id().term), self.runtime.now());
+        match self.call(PeerCallKind::Heartbeat, PeerMessage::AppendRequest(request), timeout).await? {
+            PeerMessage::AppendResponse(result) => {
+                if follows(&result) {
+                    self.clock.answered(self.target, term, asked_at);
+                }
+                Ok(result)
+            }
+            _ => Err(protocol_error("another message than an append response")),
+        }
     }
 
     async fn open(&mut self) -> RpcResult<AppendChannel> {
@@ -200,10 +227,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
         request: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> RpcResult<AppendEntriesResponse<TypeConfig>> {
-        match self.call(PeerCallKind::Heartbeat, PeerMessage::AppendRequest(request), option.hard_ttl()).await? {
-            PeerMessage::AppendResponse(result) => Ok(AppendEntriesResponse::from(result)),
-            _ => Err(protocol_error("another message than an append response")),
-        }
+        Ok(AppendEntriesResponse::from(self.append_by_call(request, option.hard_ttl()).await?))
     }
 
     fn stream_append<'s, S>(&'s mut self, mut input: S, option: RPCOption) -> BoxFuture<'s, RpcResult<Responses<'s>>>
@@ -213,13 +237,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
         if self.appends_by_call {
             let timeout = option.hard_ttl();
             let network: &'s Network = self;
-            let responses = input.then(move |request| async move {
-                let message = PeerMessage::AppendRequest(request);
-                match network.call(PeerCallKind::Heartbeat, message, timeout).await? {
-                    PeerMessage::AppendResponse(result) => Ok(result),
-                    _ => Err(protocol_error("another message than an append response")),
-                }
-            });
+            let responses = input.then(move |request| network.append_by_call(request, timeout));
             return Box::pin(async move { Ok(responses.boxed()) });
         }
         Box::pin(async move {
@@ -229,7 +247,8 @@ impl RaftNetworkV2<TypeConfig> for Network {
             let channel = self.open().await?;
             let input = futures::stream::iter([first]).chain(input);
             let peer = (self.target, self.standings.clone());
-            let stream = AppendStream::start(&self.runtime, channel, self.marks.clone(), peer, input);
+            let told = (self.marks.clone(), self.clock.clone());
+            let stream = AppendStream::start(&self.runtime, channel, told, peer, input);
             let kept = &mut self.channel;
             let reset = self.reset.clone();
             let session = futures::stream::unfold((stream, kept, false), move |(mut stream, kept, was_reset)| {

@@ -12,6 +12,7 @@ use crate::checkpoint_store::CheckpointStore;
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::ids::next_index;
+use crate::lease_clock::LeaseClock;
 use crate::log_files::LogFiles;
 use crate::log_view::LogView;
 use crate::lost_tail::{AcknowledgedEarly, TailKeeper};
@@ -80,6 +81,7 @@ impl Replica {
             let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
             acks.enter(view.vote().map_or(Term(0), |vote| vote.term));
             let matched_is_durable = config.flush == FlushMode::Sync;
+            let clock = LeaseClock::default();
             let network = NetworkFactory::new(
                 transport.clone(),
                 runtime.clone(),
@@ -87,6 +89,7 @@ impl Replica {
                 matched_is_durable,
                 resets.clone(),
                 standings.clone(),
+                clock.clone(),
             );
             let store = LogStore::new(files, acks.clone(), keeper.clone());
             let inbox = SnapshotInbox::new(disk.clone(), config.dir.clone(), view.clone());
@@ -119,7 +122,7 @@ impl Replica {
                 let from = report.checkpoint.map_or(0, |checkpoint| checkpoint.0 + 1);
                 watch.over("reapply", Seen { entries: end.saturating_sub(from), ..Seen::default() }, report);
             });
-            let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
+            let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), clock, stopper.is_stopping());
             steward.set_status(status.clone());
             let recovery = Recovery {
                 node: config.node,

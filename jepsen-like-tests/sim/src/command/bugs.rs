@@ -1,12 +1,15 @@
 //! `bugs`: each planted bug on seed after seed until something catches it; the same seed without it must be clean.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use flotilla_planted_bugs::{ARE_BUILT_IN, Bug};
-use flotilla_sim::{Case, Machine, machine_for};
+use flotilla_sim::{Case, Machine, Size, machine_for};
 use serde::Serialize;
 
-use super::{Setting, no_bugs, planted, run_apart, run_case_apart};
+use super::worker::Worker;
+use super::{Setting, no_bugs, planted};
 
 /// These must be caught.
 const REQUIRED: u32 = 15;
@@ -80,17 +83,50 @@ pub(crate) fn bugs(
         let from = (number * ROTATION) as usize % tried.len();
         chosen = tried.iter().cycle().skip(from).take(ROTATION as usize).copied().collect();
     }
-    let mut is_right = true;
-    for bug in chosen {
-        let hunt = hunt(bug, seeds, time_limit)?;
-        is_right &= hunt.is_right();
-        if json {
-            println!("{}", serde_json::to_string(&hunt).map_err(|error| error.to_string())?);
-        } else {
-            hunt.print();
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Done { hunts: chosen.iter().map(|_| None).collect(), printed: 0, is_right: true });
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(chosen.len()) {
+            scope.spawn(|| {
+                while let Some(bug) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let hunt = hunt(*bug, seeds, time_limit);
+                    let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    let place = chosen.iter().position(|other| other == bug).unwrap_or_default();
+                    done.hunts[place] = Some(hunt);
+                    done.print(json);
+                }
+            });
+        }
+    });
+    Ok(done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).is_right)
+}
+
+/// Hunts as they end, printed in the order of their bugs.
+struct Done {
+    hunts: Vec<Option<Result<Hunt, String>>>,
+    printed: usize,
+    is_right: bool,
+}
+
+impl Done {
+    fn print(&mut self, json: bool) {
+        while let Some(Some(hunt)) = self.hunts.get(self.printed) {
+            self.printed += 1;
+            match hunt {
+                Ok(hunt) => {
+                    self.is_right &= hunt.is_right();
+                    match serde_json::to_string(hunt) {
+                        Ok(text) if json => println!("{text}"),
+                        _ => hunt.print(),
+                    }
+                }
+                Err(text) => {
+                    self.is_right = false;
+                    println!("{text}");
+                }
+            }
         }
     }
-    Ok(is_right)
 }
 
 fn hunt(bug: Bug, seeds: u64, time_limit: Duration) -> Result<Hunt, String> {
@@ -116,11 +152,11 @@ fn hunt(bug: Bug, seeds: u64, time_limit: Duration) -> Result<Hunt, String> {
     };
     hunt.machine = Some(machine);
     let begun = Instant::now();
-    let setting = Setting::of(machine, Some(bug));
+    let mut worker = Worker::new(Setting::of(machine, Size::Standard, Some(bug)));
     while hunt.seeds < seeds && begun.elapsed() < time_limit {
         hunt.seeds += 1;
         // A process that dies of the bug has caught it as well.
-        let findings = match run_apart(hunt.seeds, setting) {
+        let findings = match worker.run_seed(hunt.seeds) {
             Ok(told) => told.findings,
             Err(text) => vec![format!("process ended: {text}")],
         };
@@ -129,9 +165,9 @@ fn hunt(bug: Bug, seeds: u64, time_limit: Duration) -> Result<Hunt, String> {
         hunt.caught_by = Some(check_of(first));
         hunt.finding = Some(first.chars().take(300).collect());
         if bug != Bug::Canary {
-            let mut same = Case::of_seed(hunt.seeds, machine, Some(bug));
+            let mut same = Case::of_seed(hunt.seeds, machine, Size::Standard, Some(bug));
             same.bug = None;
-            hunt.is_clean_without = Some(run_case_apart(&same)?.findings.is_empty());
+            hunt.is_clean_without = Some(worker.run_case(&same)?.findings.is_empty());
         }
         break;
     }
@@ -140,8 +176,10 @@ fn hunt(bug: Bug, seeds: u64, time_limit: Duration) -> Result<Hunt, String> {
 
 /// What kind of check a finding comes from.
 fn check_of(finding: &str) -> String {
-    const WORDS: [(&str, &str); 11] = [
+    const WORDS: [(&str, &str); 13] = [
         ("the canary", "the canary's alarm"),
+        ("page caches only", "an acknowledged message is in the page caches of a majority"),
+        ("went back for replica", "what a namesrv knows gets no older"),
         ("is acknowledged and durable on", "an acknowledged message is on the disks of a majority"),
         ("had digest", "digests are equal at equal entries"),
         ("had answered in term", "a vote never regresses"),

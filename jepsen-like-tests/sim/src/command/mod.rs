@@ -6,14 +6,13 @@ pub(crate) mod regressions;
 pub(crate) mod run_one;
 pub(crate) mod shrink;
 pub(crate) mod sweep;
+pub(crate) mod worker;
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::process::{Command, Stdio};
 
 use clap::{Args, ValueEnum};
 use flotilla_planted_bugs::{ARE_BUILT_IN, Bug};
-use flotilla_sim::{Case, Machine, Mutant, Options, Outcome};
+use flotilla_sim::{Case, Machine, Mutant, Options, Outcome, Size};
 use serde::{Deserialize, Serialize};
 
 /// What is run beside the seed.
@@ -22,6 +21,9 @@ pub(crate) struct Setting {
     /// What the log's entries mean: the real store, whole brokers around it, or a toy for looking at the log alone.
     #[arg(long, value_enum, default_value_t = MachineName::Store)]
     machine: MachineName,
+    /// Seconds of faults and hundreds of messages, or less of both and many more runs in the same time.
+    #[arg(long, value_enum, default_value_t = SizeName::Standard)]
+    size: SizeName,
     /// Make the simulated world itself wrong, to see it noticed.
     #[arg(long, value_enum)]
     mutant: Option<MutantName>,
@@ -35,6 +37,12 @@ enum MachineName {
     Store,
     Broker,
     Toy,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SizeName {
+    Standard,
+    Short,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -61,13 +69,17 @@ pub(crate) fn no_bugs() -> String {
 }
 
 impl Setting {
-    pub(crate) fn of(machine: Machine, bug: Option<Bug>) -> Setting {
+    pub(crate) fn of(machine: Machine, size: Size, bug: Option<Bug>) -> Setting {
         let machine = match machine {
             Machine::Store => MachineName::Store,
             Machine::Broker => MachineName::Broker,
             Machine::Toy => MachineName::Toy,
         };
-        Setting { machine, mutant: None, bug }
+        let size = match size {
+            Size::Standard => SizeName::Standard,
+            Size::Short => SizeName::Short,
+        };
+        Setting { machine, size, mutant: None, bug }
     }
 
     pub(crate) fn machine(self) -> Machine {
@@ -78,8 +90,15 @@ impl Setting {
         }
     }
 
+    pub(crate) fn size(self) -> Size {
+        match self.size {
+            SizeName::Standard => Size::Standard,
+            SizeName::Short => Size::Short,
+        }
+    }
+
     pub(crate) fn case(self, seed: u64) -> Case {
-        Case::of_seed(seed, self.machine(), self.bug)
+        Case::of_seed(seed, self.machine(), self.size(), self.bug)
     }
 
     fn options(self, seed: u64) -> Options {
@@ -96,10 +115,11 @@ impl Setting {
     fn arguments(self) -> Vec<String> {
         let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
         let machine = name(self.machine.to_possible_value()).map(|name| ["--machine".to_owned(), name]);
+        let size = name(self.size.to_possible_value()).map(|name| ["--size".to_owned(), name]);
         let mutant = self.mutant.and_then(|mutant| name(mutant.to_possible_value()));
         let mutant = mutant.map(|name| ["--mutant".to_owned(), name]);
         let bug = self.bug.map(|bug| ["--bug".to_owned(), bug.name().to_owned()]);
-        machine.into_iter().chain(mutant).chain(bug).flatten().collect()
+        machine.into_iter().chain(size).chain(mutant).chain(bug).flatten().collect()
     }
 
     pub(crate) fn replay(self, seed: u64) -> String {
@@ -152,39 +172,4 @@ impl Told {
             marks: outcome.marks.clone(),
         }
     }
-}
-
-/// Runs a seed in a process of its own.
-pub(crate) fn run_apart(seed: u64, setting: Setting) -> Result<Told, String> {
-    let mut arguments = vec!["--seed".to_owned(), seed.to_string()];
-    arguments.extend(setting.arguments());
-    told(&format!("seed {seed}"), &arguments, None)
-}
-
-/// Runs a case in a process of its own.
-pub(crate) fn run_case_apart(case: &Case) -> Result<Told, String> {
-    let text = serde_json::to_string(case).map_err(|error| error.to_string())?;
-    told("case", &["--case".to_owned(), "-".to_owned()], Some(&text))
-}
-
-fn told(what: &str, arguments: &[String], input: Option<&str>) -> Result<Told, String> {
-    let program = std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
-    let mut child = Command::new(program)
-        .args(["run", "--json"])
-        .args(arguments)
-        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("{what} did not start: {error}"))?;
-    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
-        // If it does not read, its outcome says why.
-        let _ = stdin.write_all(text.as_bytes());
-    }
-    let output = child.wait_with_output().map_err(|error| format!("{what} did not end: {error}"))?;
-    let line = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(line.trim()).map_err(|_| {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        format!("{what} ended without an outcome ({}): {}", output.status, complaint.trim())
-    })
 }

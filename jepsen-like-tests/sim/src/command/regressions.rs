@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use flotilla_sim::Case;
+use flotilla_sim::{Case, Machine, Size};
 
-use super::run_case_apart;
+use super::Setting;
 use super::run_one::read_case;
+use super::worker::Worker;
 
 pub(crate) fn regressions(dir: &Path, schedules: u64) -> Result<bool, String> {
     let at = |error: std::io::Error| format!("{}: {error}", dir.display());
@@ -14,12 +15,13 @@ pub(crate) fn regressions(dir: &Path, schedules: u64) -> Result<bool, String> {
     files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     files.sort();
     let mut is_good = true;
+    let mut worker = Worker::new(Setting::of(Machine::Store, Size::Standard, None));
     for path in &files {
         // Without its bug, if it has one: what once failed must hold.
         let case = Case { bug: None, ..read_case(path)? };
         for schedule in 0..schedules.max(1) {
             let case = Case { schedule: case.schedule.wrapping_add(schedule), ..case.clone() };
-            let findings = match run_case_apart(&case) {
+            let findings = match worker.run_case(&case) {
                 Ok(told) => told.findings,
                 Err(text) => vec![text],
             };

@@ -4,12 +4,14 @@ use std::path::Path;
 
 use flotilla_sim::Case;
 
-use super::{Setting, run_case_apart};
+use super::Setting;
+use super::worker::Worker;
 
 /// Leaving something out shifts everything after it, so each candidate is tried in so many orders of steps.
 const SCHEDULES: u64 = 6;
 
 struct Shrinker {
+    worker: Worker,
     tries_left: u64,
 }
 
@@ -20,7 +22,7 @@ impl Shrinker {
             self.tries_left = self.tries_left.checked_sub(1)?;
             let tried = Case { schedule, ..candidate.clone() };
             // A process that dies has failed too.
-            if run_case_apart(&tried).map_or(true, |told| !told.findings.is_empty()) {
+            if self.worker.run_case(&tried).map_or(true, |told| !told.findings.is_empty()) {
                 return Some(tried);
             }
         }
@@ -71,8 +73,8 @@ impl Shrinker {
 
 pub(crate) fn shrink(seed: u64, to: &Path, tries: u64, setting: Setting) -> Result<bool, String> {
     let whole = setting.case(seed);
-    let mut shrinker = Shrinker { tries_left: tries };
-    let told = run_case_apart(&whole);
+    let mut shrinker = Shrinker { worker: Worker::new(setting), tries_left: tries };
+    let told = shrinker.worker.run_case(&whole);
     let finding = match &told {
         Ok(told) => match told.findings.first() {
             Some(finding) => finding.clone(),

@@ -1,7 +1,7 @@
 //! `sweep`: many seeds, what they reached, and what they left out.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use flotilla_checkers::ledger::{self, LedgerRow};
 use flotilla_sim::Machine;
 
-use super::{Seeds, Setting, Told, run_apart};
+use super::worker::Worker;
+use super::{Seeds, Setting, Told};
 
 /// What a sweep of many seeds must reach: a mark that it never does is a blind spot.
 const MUST_REACH: [&str; 14] = [
@@ -31,6 +32,8 @@ const MUST_REACH: [&str; 14] = [
 ];
 /// Marks that the broker's own store does not tell.
 const NOT_OF_BROKERS: [&str; 3] = ["a checkpoint was restored", "a checkpoint was taken", "a segment was started"];
+/// Marks that only brokers with their clients and namesrvs tell.
+const ONLY_OF_BROKERS: [&str; 2] = ["a row expired at a namesrv", "the SDK sent while no namesrv was there"];
 /// Faults that strike one replica,
 const FAULTS_OF_ONE: [&str; 7] = ["Kill", "PowerLoss", "CrashPoints", "Isolate", "OneWay", "Bridge", "SyncErrors"];
 /// on each of these,
@@ -59,12 +62,13 @@ impl Sweep {
         std::thread::scope(|scope| {
             for _ in 0..self.threads.max(1) {
                 scope.spawn(|| {
+                    let mut worker = Worker::new(setting);
                     while !stop.load(Ordering::Relaxed) && self.time_limit.is_none_or(|limit| begun.elapsed() < limit) {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
                         if seed > seeds.last {
                             return;
                         }
-                        let told = run_apart(seed, setting);
+                        let told = worker.run_seed(seed);
                         let mut sums = sums.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                         sums.take(seed, told, setting);
                         sums.progress(begun.elapsed(), seeds);
@@ -76,7 +80,7 @@ impl Sweep {
             }
         });
         let sums = sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        eprintln!();
+        end_progress();
         let holes = sums.print(begun.elapsed(), setting);
         if let Some(path) = &self.ledger {
             ledger::add(path, &sums.row(seeds, setting))?;
@@ -89,6 +93,13 @@ impl Sweep {
         }
         let is_void = sums.run < self.seeds_min || sums.acks == 0;
         Ok(sums.failed.is_empty() && !is_void && (holes.is_empty() || !self.no_holes))
+    }
+}
+
+/// What is printed next begins a line of its own.
+fn end_progress() {
+    if std::io::stderr().is_terminal() {
+        eprintln!();
     }
 }
 
@@ -124,7 +135,7 @@ impl Sums {
             return;
         }
         self.failed.push(seed);
-        eprintln!();
+        end_progress();
         println!("seed {seed} FAILED");
         findings.iter().take(5).for_each(|finding| println!("  BROKEN {finding}"));
         println!("  replay: {}", setting.replay(seed));
@@ -135,6 +146,9 @@ impl Sums {
     }
 
     fn progress(&self, elapsed: Duration, seeds: Seeds) {
+        if !std::io::stderr().is_terminal() {
+            return;
+        }
         let total = seeds.last - seeds.first + 1;
         eprint!("\r{} of {total} seeds, {} failed, {:.0} seeds/min ", self.run, self.failed.len(), self.rate(elapsed));
         // A lost progress line is no loss.
@@ -183,7 +197,8 @@ impl Sums {
     fn holes(&self, setting: Setting) -> Vec<String> {
         let is_broker = setting.machine() == Machine::Broker;
         let told = |mark: &&&str| !is_broker || !NOT_OF_BROKERS.contains(*mark);
-        let marks = MUST_REACH.iter().filter(told).map(|mark| (*mark).to_owned());
+        let marks = MUST_REACH.iter().filter(told).chain(ONLY_OF_BROKERS.iter().filter(|_| is_broker));
+        let marks = marks.map(|mark| (*mark).to_owned());
         let combinations = FAULTS_OF_ONE.iter().flat_map(|fault| {
             ROLES
                 .iter()

@@ -73,6 +73,8 @@ struct State {
     failed: bool,
     locks: std::collections::BTreeSet<PathBuf>,
     bytes_max: u64,
+    /// How often the machine has lost power.
+    boots: u64,
     /// Where each mark was written.
     marks: BTreeMap<Vec<u8>, Vec<(File, usize)>>,
     /// Marks that were durable on a disk that was here before.
@@ -92,6 +94,7 @@ impl SimDisk {
             failed: false,
             locks: std::collections::BTreeSet::new(),
             bytes_max: DISK_BYTES,
+            boots: 0,
             marks: BTreeMap::new(),
             marks_before: std::collections::BTreeSet::new(),
         };
@@ -121,6 +124,7 @@ impl SimDisk {
         self.kill();
         let mut state = lock(&self.machine.state);
         let state = &mut *state;
+        state.boots += 1;
         let mut losses = Losses::default();
         for file in state.names.files() {
             losses.add(lock(&file).lose_power(survival, &mut state.rng));
@@ -180,6 +184,17 @@ impl SimDisk {
                 .iter()
                 .rev()
                 .any(|(file, offset)| state.names.is_durable(file) && lock(file).holds_durably(*offset, mark))
+    }
+}
+
+impl SimDisk {
+    /// Whether a reader would find a mark that was written.
+    pub fn holds(&self, mark: &[u8]) -> bool {
+        let state = lock(&self.machine.state);
+        let places = state.marks.get(mark).map_or(&[][..], Vec::as_slice);
+        places.iter().rev().any(|(file, offset)| {
+            state.names.is_there(file) && lock(file).read(*offset as u64, mark.len()) == Some(mark)
+        })
     }
 }
 
@@ -326,6 +341,10 @@ impl Disk for Attached {
             Ok(())
         })?;
         Ok(Box::new(Lock { machine: self.machine.clone(), process: self.process, path: path.to_owned() }))
+    }
+
+    fn boot_id(&self) -> io::Result<Option<String>> {
+        self.machine.with(self.process, |state| Ok(Some(format!("boot {}", state.boots))))
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {

@@ -136,6 +136,11 @@ impl Names {
         files
     }
 
+    /// Whether a file has a name.
+    pub(crate) fn is_there(&self, file: &File) -> bool {
+        self.now.values().any(|entry| matches!(entry, Entry::File(named) if Arc::ptr_eq(named, file)))
+    }
+
     /// Whether a file would have a name after a power loss.
     pub(crate) fn is_durable(&self, file: &File) -> bool {
         self.durable.values().any(|entry| matches!(entry, Entry::File(named) if Arc::ptr_eq(named, file)))

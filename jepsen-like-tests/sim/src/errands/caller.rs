@@ -32,6 +32,9 @@ pub(crate) struct Caller {
     target: Address,
     net: SimNet<dyn Replica>,
     replica_count: u64,
+    /// Longest delay of a delayed message, milliseconds.
+    pub(crate) delay_ms_max: u64,
+    pub(crate) drained_after: Duration,
     sent: u64,
 }
 
@@ -44,9 +47,22 @@ impl Caller {
         journal: Journal,
     ) -> Caller {
         let mut rng = Rng::stream(options.seed, &format!("workload of {process} at {address}"));
-        let replica_count = options.replica_count;
+        let Options { replica_count, delay_ms_max, drained_after, .. } = *options;
         let target = rng.between(1, replica_count);
-        Caller { process, rng, runtime: net.runtime().clone(), journal, address, target, net, replica_count, sent: 0 }
+        let runtime = net.runtime().clone();
+        Caller {
+            process,
+            rng,
+            runtime,
+            journal,
+            address,
+            target,
+            net,
+            replica_count,
+            delay_ms_max,
+            drained_after,
+            sent: 0,
+        }
     }
 
     /// A new message's id.

@@ -8,7 +8,7 @@ use super::caller::Caller;
 use crate::broker_replica::{acknowledge, receive};
 use crate::executor::ms;
 use crate::replica::{Acknowledged, Received, SendError};
-use crate::workload::{Closing, DRAINED_AFTER};
+use crate::workload::{Closing, Patience};
 
 /// How a consumer goes about it.
 #[derive(Debug, Clone, Copy)]
@@ -23,17 +23,13 @@ pub(crate) struct Habit {
 
 /// Takes, writes down, and acknowledges as it is used to, until nothing comes any more.
 pub(crate) async fn consume(mut caller: Caller, habit: Habit, drained: Closing) {
-    let mut last_seen = caller.runtime.now();
-    let (mut attempts, mut is_drain) = (0, false);
-    while drained.deadline().is_none() || caller.runtime.now() - last_seen < DRAINED_AFTER {
-        if drained.deadline().is_some() && !std::mem::replace(&mut is_drain, true) {
-            // Nothing may have come because of the faults: they are over now.
-            last_seen = caller.runtime.now();
-        }
+    let mut patience = Patience::new(caller.drained_after);
+    let mut attempts = 0;
+    while patience.lasts(&drained, caller.runtime.now()) {
         attempts += 1;
         let attempt_id = format!("{} attempt {attempts}", caller.process);
         if take(&mut caller, habit, &attempt_id).await {
-            last_seen = caller.runtime.now();
+            patience.seen(caller.runtime.now());
         }
         super::pause(&caller.runtime.clone(), 5, 60, &mut caller).await;
     }

@@ -89,7 +89,7 @@ async fn end(caller: &mut Caller, message_id: &str, transaction_id: &str, commit
 pub(crate) async fn delay(mut caller: Caller, closing: Closing) -> bool {
     while goes_on(&mut caller, &closing).await {
         let message_id = caller.next_id();
-        let delay_ms = caller.rng.between(0, 2_500);
+        let delay_ms = caller.rng.between(0, caller.delay_ms_max);
         let (due_ns, due_ms) = (caller.now_ns() + delay_ms * 1_000_000, caller.runtime.wall_ms() + delay_ms);
         let task = Task::Delay { message_id: message_id.clone(), due_ns };
         caller.record_send(EventKind::Invoke, &message_id, None);

@@ -16,20 +16,31 @@ pub(crate) const DEAD_LETTERS: &str = "%DLQ%doomed";
 /// So often a doomed message is delivered.
 pub(crate) const DOOMED_DELIVERIES_MAX: u32 = 2;
 
+/// Messages sent by the SDK.
+pub(crate) const PARCELS: &str = "parcels";
+/// Ordered ones.
+pub(crate) const LETTERS: &str = "letters-fifo";
+pub(crate) const READERS_OF_PARCELS: &str = "carriers";
+pub(crate) const READERS_OF_LETTERS: &str = "readers";
+
 /// Name, type, queues.
-pub(crate) const ERRAND_TOPICS: [(&str, MessageType, u32); 4] = [
+pub(crate) const ERRAND_TOPICS: [(&str, MessageType, u32); 6] = [
     (ACCOUNTS, MessageType::Transaction, 2),
     (ALARMS, MessageType::Delay, 2),
     (DOOMED, MessageType::Normal, 1),
     (STEPS, MessageType::Fifo, 2),
+    (PARCELS, MessageType::Normal, 2),
+    (LETTERS, MessageType::Fifo, 2),
 ];
 
 /// Name, whether it is ordered, deliveries. Each reads one topic.
-pub(crate) const ERRAND_GROUPS: [(&str, bool, u32); 4] = [
+pub(crate) const ERRAND_GROUPS: [(&str, bool, u32); 6] = [
     ("tellers", false, 1000),
     ("sleepers", false, 1000),
     (DOOMED, false, DOOMED_DELIVERIES_MAX),
     ("steppers", true, 1000),
+    (READERS_OF_PARCELS, false, 1000),
+    (READERS_OF_LETTERS, true, 1000),
 ];
 
 /// All their queues.
