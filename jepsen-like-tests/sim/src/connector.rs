@@ -292,6 +292,8 @@ impl AdminCalls for BrokerWay {
         resolve_transaction ResolveTransactionRequest ResolveTransactionReply;
         find_messages FindMessagesRequest FindMessagesReply;
         trace_message TraceMessageRequest TraceMessageReply;
+        set_write_permission SetWritePermissionRequest SetWritePermissionReply;
+        set_topic_shares SetTopicSharesRequest SetTopicSharesReply;
     }
 }
 
@@ -329,6 +331,7 @@ impl NamesrvCalls for NamesrvWay {
         unregister UnregisterRequest UnregisterReply;
         query_topic_route TopicRouteRequest TopicRouteReply;
         list_brokers ListBrokersRequest ListBrokersReply;
+        list_groups ListGroupsRequest ListGroupsReply;
         list_topics ListTopicsRequest ListTopicsReply;
     }
 
