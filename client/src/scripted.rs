@@ -499,6 +499,7 @@ impl AdminCalls for Replica {
         transfer_leader TransferLeaderRequest TransferLeaderReply;
         change_replica ChangeReplicaRequest ChangeReplicaReply;
         list_replicas ListReplicasRequest ListReplicasReply;
+        recover_group RecoverGroupRequest RecoverGroupReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
         reset_group ResetGroupRequest ResetGroupReply;

@@ -44,6 +44,7 @@ macro_rules! admin_unary {
             transfer_leader "TransferLeader" TransferLeaderRequest TransferLeaderReply;
             change_replica "ChangeReplica" ChangeReplicaRequest ChangeReplicaReply;
             list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
+            recover_group "RecoverGroup" RecoverGroupRequest RecoverGroupReply;
             update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
             update_group "UpdateGroup" UpdateGroupRequest UpdateGroupReply;
             reset_group "ResetGroup" ResetGroupRequest ResetGroupReply;

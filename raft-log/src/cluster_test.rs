@@ -7,6 +7,7 @@ mod five_voters;
 mod installs;
 mod late_answers;
 mod members;
+mod recovered;
 mod restarts;
 mod slow_disks;
 mod superseded;

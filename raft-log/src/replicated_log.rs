@@ -21,11 +21,13 @@ use crate::log_files::{LogFiles, disk_space};
 use crate::log_view::LogView;
 use crate::lost_tail::{LostTailStatus, TailKeeper};
 use crate::raft::{
-    AcquaintanceAnswer, Admission, Fence, Founding, GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, Parcel,
-    PeerMessage, Proposal, Received, Recovery, ReplyTo, SnapshotAnswer, SnapshotInbox, SnapshotPiece, Stamp,
-    StreamResets, TypeConfig, core_config, counts, decode, encode, judge, serve_append, serve_heartbeat, to_entry_id,
+    AcquaintanceAnswer, Admission, Fence, Founding, GoneWatch, LeftBehind, LogRaft, LogStore, Machine, NetworkFactory,
+    Parcel, PeerMessage, Proposal, Received, Recovery, ReplyTo, SnapshotAnswer, SnapshotInbox, SnapshotPiece, Stamp,
+    StreamResets, TypeConfig, core_config, counts, decode, encode, judge, refusal, serve_append, serve_heartbeat,
+    to_entry_id,
 };
 use crate::recovery::open_log;
+use crate::recovery_order::carry_out;
 use crate::recovery_report::{PhaseWatch, Seen};
 use crate::repair::{LeadGuard, Steward, close_off_found, serve_fetch};
 use crate::room::Need;
@@ -76,7 +78,7 @@ pub struct ReplicatedLog<O: Send + 'static> {
 
 pub(crate) struct Inner {
     pub(crate) node: NodeId,
-    contact: String,
+    pub(crate) contact: String,
     payload_bytes_max: usize,
     segment_bytes: u64,
     pub(crate) dir: std::path::PathBuf,
@@ -85,7 +87,7 @@ pub(crate) struct Inner {
     pub(crate) runtime: Runtime,
     pub(crate) raft: LogRaft,
     pub(crate) view: LogView,
-    failure: Failure,
+    pub(crate) failure: Failure,
     pub(crate) status: StatusWatch,
     stopper: Stopper,
     gone: GoneWatch,
@@ -157,11 +159,13 @@ impl<O: Send + 'static> ReplicatedLog<O> {
             })
             .await?
         };
+        let mut files = files;
+        carry_out(&mut files, &*disk, &config.dir).await?;
         let view = files.view();
         let standings = view.standings().clone();
         let transport: Arc<dyn Transport> = Arc::new(Fence::new(transport, standings.clone()));
         let resets = StreamResets::default();
-        core_config.enable_elect = !view.vote_hold().recovers();
+        core_config.enable_elect = !view.vote_hold().recovers() && !standings.is_settling();
         let limits =
             LagLimits { time: Duration::from_millis(config.in_sync_lag_ms_max), bytes: config.in_sync_lag_bytes_max };
         let acks = AckTracker::new(runtime.clone(), config.node, config.voters.clone(), limits);
@@ -194,7 +198,6 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         if !voters.is_empty() {
             acks.set_voters(voters);
         }
-        raft.runtime_config().elect(!view.vote_hold().holds());
         let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), acks.clone(), machine_gone);
         let mut ack_tasks = vec![runtime.spawn("lag-watch", acks.clone().watch_lag())];
         if !matched_is_durable {
@@ -208,6 +211,15 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         });
         let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), stopper.is_stopping());
         steward.set_status(status.clone());
+        let left_behind = LeftBehind {
+            node: config.node,
+            view: view.clone(),
+            status: status.clone(),
+            transport: transport.clone(),
+            runtime: runtime.clone(),
+        };
+        ack_tasks.push(left_behind.start());
+        raft.runtime_config().elect(!view.vote_hold().holds());
         let recovery = Recovery {
             node: config.node,
             runtime: runtime.clone(),
@@ -566,6 +578,9 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         let raft = &self.inner.raft;
         let standings = self.inner.view.standings();
         if counts(kind) && !standings.admits_request(&sender) {
+            if standings.given_up() == 0 && standings.has_left_behind(&sender) {
+                return Ok(standings.stamp().put_on(refusal(standings.members().epoch)));
+            }
             let Stamp { node, incarnation, .. } = sender;
             return Err(ServeError::Failed(format!("the group has given up directory {incarnation} of node {node}")));
         }

@@ -44,6 +44,7 @@ pub(crate) mod layout {
     pub const DROP_DRAINED: u8 = 47;
     pub const SET_DEDUP_WINDOW: u8 = 62;
     pub const SET_TOPIC_RETENTION: u8 = 63;
+    pub const RAISE_LEVEL: u8 = 80;
     pub const DELIVER_DUE: u8 = 48;
     pub const RECALL: u8 = 49;
     pub const END_TRANSACTION: u8 = 50;
@@ -185,7 +186,8 @@ pub fn command_bytes(command: &Command) -> usize {
         | Command::SetDedupWindow { .. }
         | Command::DeadLetter { .. }
         | Command::SetTopicRetention { .. }
-        | Command::TrimTopic { .. } => entry_rare::operand_bytes(command),
+        | Command::TrimTopic { .. }
+        | Command::RaiseLevel { .. } => entry_rare::operand_bytes(command),
         Command::SetTopicLevel { name, .. } => text(name.as_str()) + 2,
         Command::AnsweredEarly { commands } => 4 + 4 * commands.len(),
     };
@@ -326,7 +328,8 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
         | Command::SetDedupWindow { .. }
         | Command::DeadLetter { .. }
         | Command::SetTopicRetention { .. }
-        | Command::TrimTopic { .. } => entry_rare::put_operands(out, command),
+        | Command::TrimTopic { .. }
+        | Command::RaiseLevel { .. } => entry_rare::put_operands(out, command),
         Command::SetTopicLevel { name, level } => entry_levels::put_set_topic_level(out, name.as_str(), *level),
         Command::AnsweredEarly { commands } => entry_levels::put_answered_early(out, commands),
     }

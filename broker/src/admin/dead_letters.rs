@@ -157,7 +157,7 @@ impl LeaderCall for ResendDeadLetters {
             let to = OffsetTarget::Offset(QueueOffset(end));
             let command =
                 Command::SetOffset { group: letters.group.clone(), topic: letters.topic.clone(), queue: QUEUE, to };
-            if let Err(error) = replica.proposer.submit(attempt.term, command).await {
+            if let Err(error) = replica.settle(attempt.term, command).await {
                 return Tried::from_submit(error, refuse);
             }
             reply.remaining = letters.max.0 - end;
@@ -185,7 +185,7 @@ async fn resend(
     let (topic, queue, offset, slot) = place;
     let message = slot.message;
     let command = Command::Redeliver { group: letters.group.clone(), topic, queue, offset, message };
-    Ok(match replica.proposer.submit(term, command).await?.outcome {
+    Ok(match replica.settle(term, command).await?.outcome {
         Outcome::Redelivered => Ok(()),
         Outcome::Rejected(Rejection::NotConsumed { .. }) => Err("it is in flight again already".to_owned()),
         Outcome::Rejected(rejection) => Err(rejection.to_string()),

@@ -7,6 +7,7 @@ pub mod key_indexer;
 pub mod levels;
 pub mod messages;
 pub mod positions;
+pub mod recovery;
 pub mod replicas;
 mod retention;
 pub mod service;

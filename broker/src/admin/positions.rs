@@ -43,7 +43,7 @@ impl LeaderCall for ResetGroup {
             let before = replica.store.progress(&group, &topic, queue).ok().flatten();
             let before = before.filter(|progress| progress.is_pinned).map(|progress| progress.committed_offset.0);
             let command = Command::SetOffset { group: group.clone(), topic: topic.clone(), queue, to };
-            let settled = replica.proposer.submit(attempt.term, command);
+            let settled = replica.settle(attempt.term, command);
             async move { (queue, before, settled.await) }
         });
         let submitted: Vec<_> = submitted.collect();

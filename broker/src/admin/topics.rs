@@ -143,7 +143,7 @@ impl LeaderCall for CreateTopic {
         };
         let command = Command::CreateTopic { name: name.clone(), message_type, queue_count, permission };
         let began = replica.runtime.now();
-        let outcome = match replica.proposer.submit(attempt.term, command).await {
+        let outcome = match replica.settle(attempt.term, command).await {
             Ok(settled) => settled.outcome,
             Err(error) => return Tried::from_submit(error, refuse),
         };
@@ -218,7 +218,7 @@ impl LeaderCall for DeleteTopic {
             (0, None) => return Tried::answer(answer(no_topic(&name))),
             (uid, _) => uid,
         };
-        match replica.proposer.submit(attempt.term, Command::DropTopic { name: name.clone(), uid }).await {
+        match replica.settle(attempt.term, Command::DropTopic { name: name.clone(), uid }).await {
             Ok(settled) => Tried::answer(answer(match settled.outcome {
                 Outcome::TopicDeleted => ok(),
                 // An earlier try of this very call did it.
@@ -286,7 +286,7 @@ impl LeaderCall for UpdateTopic {
         }
         let permission = request.permission.map(|_| asked_permission(request.permission()));
         let command = Command::UpdateTopic { name: name.clone(), queue_count: request.queue_count, permission };
-        match replica.proposer.submit(attempt.term, command).await {
+        match replica.settle(attempt.term, command).await {
             Ok(settled) => Tried::answer(match settled.outcome {
                 Outcome::TopicUpdated { .. } => admin::UpdateTopicReply {
                     status: Some(ok()),

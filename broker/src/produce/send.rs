@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flotilla_message::{AckLevel, MessageId, Permission, QueueId, SendLevel, StoredFrame, TopicName};
+use flotilla_message::{MessageId, Permission, QueueId, SendLevel, StoredFrame, TopicName};
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};
 use flotilla_store::{Command, Holding, Outcome, ProducedSlot, Rejection, TopicInfo};
 
 use super::held_handle::{HeldHandle, HeldKind};
-use super::level::{answer_when, asked_level, impossible, level_of, shortfall_status};
+use super::level::{answer_when, asked_level, check_level, level_of, shortfall_status};
 use super::outgoing::Outgoing;
 use crate::edge::names::known_code;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
@@ -105,23 +105,6 @@ fn refuse(status: v2::Status) -> v2::SendMessageResponse {
 /// The answer about a topic that does not exist.
 pub fn no_topic(topic: &TopicName) -> v2::Status {
     status(Code::TopicNotFound, format!("topic '{topic}' does not exist"))
-}
-
-/// Refuses a level that cannot be given, or not now, before anything is stored.
-fn check_level(replica: &Replica, level: SendLevel) -> Result<(), v2::Status> {
-    if level.ack != AckLevel::Sync {
-        return Ok(());
-    }
-    if let Some(text) = impossible(&replica.config.group, replica.voter_count(), Some(level.ack)) {
-        return Err(status(Code::BadRequest, text));
-    }
-    let seen = replica.log.replication();
-    if seen.in_sync.len() < seen.in_sync_min {
-        let (count, needed) = (seen.in_sync.len(), seen.in_sync_min);
-        let text = format!("not stored: {count} replicas keep up, ack level sync needs {needed}");
-        return Err(status(Code::HaNotAvailable, text));
-    }
-    Ok(())
 }
 
 fn check_topic(topic: &TopicInfo, outgoing: &Outgoing) -> Result<(), v2::Status> {

@@ -125,6 +125,7 @@ pub trait AdminCalls: Send + Sync + 'static {
         transfer_leader TransferLeaderRequest TransferLeaderReply;
         change_replica ChangeReplicaRequest ChangeReplicaReply;
         list_replicas ListReplicasRequest ListReplicasReply;
+        recover_group RecoverGroupRequest RecoverGroupReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
         reset_group ResetGroupRequest ResetGroupReply;

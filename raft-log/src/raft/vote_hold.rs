@@ -75,7 +75,7 @@ impl VoteHold {
 
     /// It neither votes nor campaigns: entries are missing, or its directory is not the one the group knows.
     pub(crate) fn holds(&self) -> bool {
-        self.recovers() || !self.standings.may_vote()
+        self.recovers() || self.standings.is_settling() || !self.standings.may_vote()
     }
 
     /// Entries are missing that were confirmed.

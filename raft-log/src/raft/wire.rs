@@ -333,12 +333,13 @@ fn put_body(frame: &mut BytesMut, message: PeerMessage) {
             frame.put_u8(match answer.verdict {
                 Verdict::Welcome => 0,
                 Verdict::Stranger { .. } => 1,
+                Verdict::GivenUp { .. } => 2,
             });
-            let known = match answer.verdict {
-                Verdict::Stranger { known } => known,
-                Verdict::Welcome => Incarnation::UNKNOWN,
-            };
-            frame.put_u64_le(known.0);
+            frame.put_u64_le(match answer.verdict {
+                Verdict::Stranger { known } => known.0,
+                Verdict::GivenUp { epoch } => epoch.into(),
+                Verdict::Welcome => Incarnation::UNKNOWN.0,
+            });
             frame.put_u8(answer.is_newcomer.into());
             put_log_id(frame, answer.durable.map(to_log_id).as_ref());
             put_bytes(frame, answer.contact.as_bytes());
@@ -351,11 +352,12 @@ fn put_body(frame: &mut BytesMut, message: PeerMessage) {
 }
 
 fn get_acquaintance(body: &mut FieldReader) -> Result<AcquaintanceAnswer, FieldError> {
-    let (code, known) = (body.u8()?, Incarnation(body.u64()?));
-    let verdict = match code {
-        0 => Verdict::Welcome,
-        1 => Verdict::Stranger { known },
-        value => return Err(FieldError::Unknown { name: "verdict", value: value.into() }),
+    let (code, what) = (body.u8()?, body.u64()?);
+    let verdict = match (code, u16::try_from(what)) {
+        (0, _) => Verdict::Welcome,
+        (1, _) => Verdict::Stranger { known: Incarnation(what) },
+        (2, Ok(epoch)) => Verdict::GivenUp { epoch },
+        (value, _) => return Err(FieldError::Unknown { name: "verdict", value: value.into() }),
     };
     let is_newcomer = body.flag("newcomer")?;
     let durable = get_log_id(body)?.as_ref().map(to_entry_id);

@@ -33,6 +33,7 @@ enum Content {
 pub(crate) struct FrozenState {
     /// All but the names of part files.
     pub(super) head: Head,
+    pub(super) feature_level: u8,
     parts: Vec<(PartId, Content)>,
 }
 
@@ -73,7 +74,8 @@ impl FrozenState {
         for (table, chunks) in packed {
             parts.extend(chunks.into_iter().map(|chunk| chunk_part(table, chunk)));
         }
-        FrozenState { head: head_of(state, number, open_index, index_files), parts }
+        let feature_level = state.feature_level;
+        FrozenState { head: head_of(state, number, open_index, index_files), feature_level, parts }
     }
 
     /// Makes bytes of the parts. Takes its time.
