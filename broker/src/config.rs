@@ -100,6 +100,10 @@ pub struct BrokerConfig {
     pub scrub_bytes_per_s: u64,
     /// From the beginning of one such pass over everything to that of the next, ms, at the least. Default 24 hours.
     pub scrub_interval_ms: u64,
+    /// The feature level that this replica goes along with, at most: an older program's, in tests of mixed versions. Not a
+    /// setting of the file. Default: what this program supports.
+    #[serde(skip, default = "feature_level_max")]
+    pub feature_level_max: u8,
 
     /// How many replicas have a message when its send is answered, in topics that do not say otherwise: `async` (the
     /// leader), `majority`, or `sync` (every replica that keeps up, never fewer than a quorum nor two). Default `majority`.
@@ -276,6 +280,7 @@ impl Default for BrokerConfig {
             elect_on_peer_gone: true,
             scrub_bytes_per_s: 8 << 20,
             scrub_interval_ms: 24 * 3_600_000,
+            feature_level_max: feature_level_max(),
             ack_level: AckLevel::default(),
             flush_level: FlushLevel::default(),
             raft_durability: RaftDurability::default(),
@@ -575,6 +580,7 @@ impl BrokerConfig {
         log.slow_sync_ms = self.slow_sync_ms;
         log.scrub_bytes_per_s = self.scrub_bytes_per_s;
         log.scrub_interval_ms = self.scrub_interval_ms;
+        log.feature_level = self.feature_level_max;
         log.flush = match self.raft_durability {
             RaftDurability::Fsync => FlushMode::Sync,
             RaftDurability::Os => FlushMode::Async { interval_ms: self.flush_interval_ms, bytes: self.flush_bytes },
@@ -583,6 +589,10 @@ impl BrokerConfig {
         log.in_sync_lag_bytes_max = self.in_sync_lag_bytes_max;
         log
     }
+}
+
+fn feature_level_max() -> u8 {
+    flotilla_store::FEATURE_LEVEL
 }
 
 /// Voters of one group, at most.

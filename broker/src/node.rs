@@ -161,6 +161,7 @@ impl Node {
         let store_dir = config.data_dir.join("store");
         let (machine, store) = flotilla_store::open(disk.clone(), store_dir.clone(), Arc::new(listener))
             .map_err(|error| StartError::Store { dir: store_dir.display().to_string(), reason: error.to_string() })?;
+        let machine = machine.with_level_max(config.feature_level_max);
         let keys = key_indexer::open(&disk, &config.data_dir)?;
         let log = ReplicatedLog::open(config.log_config(), runtime.clone(), disk, transport, machine).await?;
         peers.update(&log.members());

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flotilla_proto::client::{CallOptions, Connector, NamesrvCalls};
+use flotilla_proto::row_change::change_of;
 use flotilla_proto::{namesrv, status};
 use flotilla_raft_log::Standing;
 use flotilla_runtime::{Either, select};
@@ -114,6 +115,7 @@ fn row_of(replica: &Replica) -> namesrv::Registration {
         topics: topics.collect(),
         heartbeat_interval_ms: config.namesrv_heartbeat_ms,
         advertise_name: config.advertise_name.clone().unwrap_or_default(),
+        ..Default::default()
     }
 }
 
@@ -156,7 +158,9 @@ async fn one_stream(replica: &Replica, row: &OwnRow, address: &str, namesrv: &dy
     let (rows, outgoing) = mpsc::channel(ROWS_MAX);
     // The first row waits in the channel before the stream is opened: some servers answer nothing before it.
     let (first, mut told) = row.get();
-    let _ = rows.try_send(first);
+    let _ = rows.try_send(first.clone());
+    // What the namesrv has of this stream: what follows may be said as a difference to it.
+    let (mut sent, mut takes_changes) = (Some(first), false);
     let options = CallOptions::within(CALL_TIMEOUT);
     let mut replies = namesrv.register(options, outgoing).await.map_err(|error| error.to_string())?;
     let mut is_registered = false;
@@ -170,6 +174,7 @@ async fn one_stream(replica: &Replica, row: &OwnRow, address: &str, namesrv: &dy
                     tracing::info!(group = replica.config.group, node = replica.config.node, "registered at namesrv");
                 }
                 is_registered = true;
+                takes_changes = reply.takes_changes;
                 replica.counters.registered_at(address, replica.runtime.now());
                 next_beat = Duration::from_millis(replica.config.namesrv_heartbeat_ms);
                 continue;
@@ -177,6 +182,7 @@ async fn one_stream(replica: &Replica, row: &OwnRow, address: &str, namesrv: &dy
             Either::Left(Some(Ok(reply))) => {
                 let text = reply.status.map(|status| status.message).unwrap_or_default();
                 tracing::debug!(text, "namesrv refused the row");
+                sent = None;
                 // Usually of an earlier life of this replica that had applied more: soon it is not older any more.
                 next_beat = RETRY_PAUSE;
                 continue;
@@ -191,7 +197,12 @@ async fn one_stream(replica: &Replica, row: &OwnRow, address: &str, namesrv: &dy
                 let (mut next, changes) = row.get();
                 told = changes;
                 next.version = next.version.max(replica.store.applied());
-                if rows.try_send(next).is_err() {
+                let outgoing = match &sent {
+                    Some(sent) if takes_changes => change_of(sent, &next),
+                    _ => next.clone(),
+                };
+                sent = Some(next);
+                if rows.try_send(outgoing).is_err() {
                     // Full: the namesrv does not read; closed: the stream is gone.
                     return if is_registered { Ok(()) } else { Err("namesrv does not read rows".to_owned()) };
                 }

@@ -24,9 +24,10 @@ use crate::lead::budget::Budget;
 use crate::lead::fitness::Fitness;
 use crate::lead::forwarder::Forwarder;
 use crate::lead::leadership::Leadership;
-use crate::lead::proposer::{Log, Proposer, SubmitError, TermClock};
+use crate::lead::proposer::{Log, Proposer, Settled, SubmitError, TermClock};
 use crate::metrics::{Counters, LagTrack};
 use crate::peer::book::PeerBook;
+use crate::produce::level::{answer_when, committed_level, level_of};
 use crate::produce::queue_moves::QueueMoves;
 use crate::produce::send::QueuePicker;
 
@@ -136,6 +137,27 @@ impl Replica {
                  leader has taken it in again",
                 self.log.incarnation()
             )),
+            Standing::GivenUp { epoch } => Some(format!(
+                "was given up: the group went on without it by an operator's order (epoch {epoch}); keep its directory for \
+                 what may be only there, and add it again with an empty one"
+            )),
+        }
+    }
+
+    /// Proposes an operator's change, and waits until it is as safe as the group's level says, never less than committed.
+    ///
+    /// # Errors
+    /// As [`Proposer::submit`]; that it is committed, and not known to be as safe, counts as unknown: it may be repeated.
+    pub async fn settle(&self, term: Term, command: Command) -> Result<Settled, SubmitError> {
+        let level = committed_level(level_of(&self.config, TopicLevel::default()));
+        let when = answer_when(self.config.raft_durability, level);
+        let settled = self.proposer.submit_at(term, command, when).await?;
+        match &settled.shortfall {
+            None => Ok(settled),
+            Some(failure) => Err(SubmitError::Unknown(format!(
+                "committed, and not known to be as safe as level {} with {} flush asks for: {failure}",
+                level.ack, level.flush
+            ))),
         }
     }
 

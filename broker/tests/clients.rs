@@ -98,7 +98,12 @@ impl Namesrv for Recorder {
         let known = self.rows.clone();
         let serve = async move {
             while let Some(row) = rows.recv().await {
-                let reply = namesrv::RegistrationReply { status: Some(ok()), version: row.version, expiry_ms: 120_000 };
+                let reply = namesrv::RegistrationReply {
+                    status: Some(ok()),
+                    version: row.version,
+                    expiry_ms: 120_000,
+                    ..Default::default()
+                };
                 known.lock().expect("not poisoned").push(row);
                 if sender.send(reply).await.is_err() {
                     return;

@@ -250,3 +250,53 @@ async fn a_group_that_confirms_before_its_disk_still_answers_sync_flush_from_its
     assert_eq!(status(&client).await.raft_durability, "os");
     cluster.shutdown().await;
 }
+
+/// Waits until all three keep up.
+async fn all_keep_up(cluster: &Cluster, client: &Client) {
+    for _ in 0..500 {
+        if status(client).await.in_sync.len() == 3 {
+            return;
+        }
+        cluster.runtime.sleep(Duration::from_millis(20)).await;
+    }
+    panic!("not all keep up: {:?}", status(client).await.in_sync);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_transaction_and_an_operators_change_wait_for_what_the_level_says() {
+    let mut cluster = Cluster::start_with(3, |config| config.ack_level = flotilla_message::AckLevel::Sync).await;
+    cluster.founded().await;
+    let leader = cluster.leader().await;
+    let client = cluster.client(leader);
+    let gone = (1..=3).find(|node| *node != leader).expect("another one");
+    client.create_topic("tx", v2::MessageType::Transaction, 1).await;
+    let half = message("tx", "half", |system| system.message_type = v2::MessageType::Transaction.into());
+    let transaction_id = client.send_for_entry(half).await.transaction_id;
+    let end = || {
+        let request = v2::EndTransactionRequest {
+            topic: Some(crate::support::resource("tx")),
+            message_id: "half".to_owned(),
+            transaction_id: transaction_id.clone(),
+            resolution: v2::TransactionResolution::Commit.into(),
+            ..Default::default()
+        };
+        client.messaging.end_transaction(client.options(LONG), request)
+    };
+    all_keep_up(&cluster, &client).await;
+    cluster.kill(gone);
+    let began = cluster.runtime.now();
+    let ended = end().await.expect("an answer").body.status.expect("a status");
+    let took = cluster.runtime.now() - began;
+    assert_eq!(ended.code, OK, "{}", ended.message);
+    assert!(took > Duration::from_millis(500), "the commit waited for the one that is gone: {took:?}");
+
+    cluster.restart(gone).await;
+    all_keep_up(&cluster, &client).await;
+    cluster.kill(gone);
+    let began = cluster.runtime.now();
+    assert_eq!(create(&client, "orders", "", "").await.code, OK);
+    let took = cluster.runtime.now() - began;
+    assert!(took > Duration::from_millis(500), "the change waited for the one that is gone: {took:?}");
+    cluster.restart(gone).await;
+    cluster.shutdown().await;
+}

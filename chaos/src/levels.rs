@@ -47,8 +47,14 @@ impl Levels {
 /// Whether the fault may take what a replica had not synced, or had: then nobody is left to count an early answer's message.
 pub(crate) fn takes_what_was_written(kind: FaultKind) -> bool {
     let card = kind.card();
-    let is_damage =
-        matches!(kind, FaultKind::FlipSealed | FaultKind::FlipActive | FaultKind::TornTail | FaultKind::WipeDisk);
+    let is_damage = matches!(
+        kind,
+        FaultKind::FlipSealed
+            | FaultKind::FlipActive
+            | FaultKind::TornTail
+            | FaultKind::WipeDisk
+            | FaultKind::MembershipChurn
+    );
     card.needs_volumes || card.class == Class::Control || is_damage
 }
 

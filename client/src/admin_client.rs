@@ -193,6 +193,7 @@ has_status!(
     admin::ListReplicasReply,
     admin::SetWritePermissionReply,
     admin::SetTopicSharesReply,
+    admin::RecoverGroupReply,
     admin::UpdateTopicReply,
     admin::UpdateGroupReply,
     admin::ResetGroupReply,
@@ -465,6 +466,29 @@ impl AdminClient {
     pub async fn list_replicas(&self) -> Result<admin::ListReplicasReply, AdminError> {
         let request = admin::ListReplicasRequest {};
         self.call(|calls, options| calls.list_replicas(options, request)).await.map_err(error_of)
+    }
+
+    /// What would come of it if the group went on with one replica alone, as each of them says. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`AdminClient::cluster_status`].
+    pub async fn plan_recoveries(&self) -> Result<Vec<FromReplica<admin::RecoverGroupReply>>, AdminError> {
+        let request = admin::RecoverGroupRequest::default();
+        self.each_replica(|calls, options| calls.recover_group(options, request.clone())).await
+    }
+
+    /// Has the group go on with the replica at `address` alone; it stops, and the next start carries the order out.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn recover_group(
+        &self,
+        address: &str,
+        group: &str,
+        node: u64,
+    ) -> Result<admin::RecoverGroupReply, AdminError> {
+        let request = admin::RecoverGroupRequest { confirmed: true, group: group.to_owned(), node };
+        self.ask_one(address, &|calls, options| calls.recover_group(options, request.clone())).await
     }
 
     /// The rows of all namesrvs, of each replica the newest; empty if the client knows no namesrv. None of them is believed

@@ -501,6 +501,7 @@ impl AdminCalls for Replica {
         set_write_permission SetWritePermissionRequest SetWritePermissionReply;
         set_topic_shares SetTopicSharesRequest SetTopicSharesReply;
         list_replicas ListReplicasRequest ListReplicasReply;
+        recover_group RecoverGroupRequest RecoverGroupReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
         reset_group ResetGroupRequest ResetGroupReply;

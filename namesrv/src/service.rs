@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use flotilla_message::TopicName;
 use flotilla_metrics::Source;
+use flotilla_proto::row_change::whole_of;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::v2::Status;
 use flotilla_proto::{CallContext, Namesrv, Replies, namesrv as proto};
@@ -140,13 +141,20 @@ impl Shared {
         mut requests: mpsc::Receiver<proto::Registration>,
         replies: mpsc::Sender<proto::RegistrationReply>,
     ) {
+        // The last whole row: the next one may be a difference to it.
+        let mut held: Option<proto::Registration> = None;
         while let Some(registration) = requests.recv().await {
             let version = registration.version;
-            let reply = proto::RegistrationReply {
-                status: Some(self.take(registration, id)),
-                version,
-                expiry_ms: self.config.expiry_ms,
+            let taken = match whole_of(held.as_ref(), registration) {
+                Ok(whole) => {
+                    let taken = self.take(whole.clone(), id);
+                    held = Some(whole);
+                    taken
+                }
+                Err(error) => status(Code::PreconditionFailed, error.to_string()),
             };
+            let expiry_ms = self.config.expiry_ms;
+            let reply = proto::RegistrationReply { status: Some(taken), version, expiry_ms, takes_changes: true };
             if replies.send(reply).await.is_err() {
                 break;
             }
@@ -229,7 +237,12 @@ impl Namesrv for NamesrvService {
         if refused.is_some() {
             let expiry_ms = self.shared.config.expiry_ms;
             // Cannot fail: the channel is new, empty and its reader is here.
-            let _ = replies.try_send(proto::RegistrationReply { status: refused, version: 0, expiry_ms });
+            let _ = replies.try_send(proto::RegistrationReply {
+                status: refused,
+                version: 0,
+                expiry_ms,
+                takes_changes: true,
+            });
             return stream;
         }
         let id = ConnectionId(state.next_connection);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flotilla_proto::client::{CallOptions, Connector, TonicConnector};
+use flotilla_proto::row_change::change_of;
 use flotilla_proto::status::Code;
 use flotilla_proto::{CallContext, Namesrv as _, namesrv as proto};
 use flotilla_runtime::{BoxFuture, Driver, Instant, Runtime};
@@ -30,7 +31,7 @@ fn row(replica: u64, role: proto::ReplicaRole, term: u64, version: u64) -> proto
         replicas: members.collect(),
         topics: vec![proto::TopicEntry { name: "orders".to_owned(), queue_count: 4, permission: 4, message_type: 1 }],
         heartbeat_interval_ms: 20,
-        advertise_name: String::new(),
+        ..Default::default()
     }
 }
 
@@ -131,6 +132,39 @@ async fn a_closed_connection_leaves_its_row_until_the_expiry() {
     service.scan();
     let found = service.query_topic_route(context(&runtime), route_request("orders")).await;
     assert_eq!(code(&found.status), Code::TopicNotFound);
+}
+
+#[tokio::test]
+async fn a_change_is_as_good_as_the_whole_row_and_refused_without_the_row_that_it_builds_on() {
+    let runtime = Runtime::tokio();
+    let service = NamesrvService::new(quick(), runtime.clone());
+    let (rows, receiver) = mpsc::channel(4);
+    let mut replies = service.register(context(&runtime), receiver);
+    let first = row(1, proto::ReplicaRole::Leader, 2, 1);
+    rows.send(first.clone()).await.unwrap();
+    let reply = replies.recv().await.unwrap();
+    assert_eq!((code(&reply.status), reply.takes_changes), (Code::Ok, true));
+    let mut second = proto::Registration { version: 2, ..first.clone() };
+    second.topics.push(proto::TopicEntry { name: "steps".to_owned(), queue_count: 1, permission: 4, message_type: 2 });
+    rows.send(change_of(&first, &second)).await.unwrap();
+    assert_eq!(code(&replies.recv().await.unwrap().status), Code::Ok);
+    for topic in ["orders", "steps"] {
+        let found = service.query_topic_route(context(&runtime), route_request(topic)).await;
+        assert_eq!((code(&found.status), found.groups.len()), (Code::Ok, 1), "{topic}");
+    }
+
+    // Another stream does not know the row before.
+    let third = proto::Registration { version: 3, topics: second.topics[1..].to_vec(), ..second.clone() };
+    let (others, receiver) = mpsc::channel(4);
+    let mut answers = service.register(context(&runtime), receiver);
+    others.send(change_of(&second, &third)).await.unwrap();
+    assert_eq!(code(&answers.recv().await.unwrap().status), Code::PreconditionFailed);
+    let found = service.query_topic_route(context(&runtime), route_request("orders")).await;
+    assert_eq!(code(&found.status), Code::Ok, "nothing was changed");
+    rows.send(change_of(&second, &third)).await.unwrap();
+    assert_eq!(code(&replies.recv().await.unwrap().status), Code::Ok);
+    let found = service.query_topic_route(context(&runtime), route_request("orders")).await;
+    assert_eq!(code(&found.status), Code::TopicNotFound, "a topic that is gone is gone");
 }
 
 #[tokio::test]

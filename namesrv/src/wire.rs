@@ -139,6 +139,7 @@ pub(crate) fn registration_of(row: &Row) -> proto::Registration {
         topics: row.topics.iter().map(topic_entry_of).collect(),
         heartbeat_interval_ms: row.heartbeat_interval_ms,
         advertise_name: row.advertise_name.clone(),
+        ..Default::default()
     }
 }
 

@@ -17,6 +17,7 @@ mod context;
 mod descriptor_test;
 pub mod metadata;
 mod reply;
+pub mod row_change;
 mod rpcs;
 mod service;
 

@@ -46,6 +46,7 @@ macro_rules! admin_unary {
             set_write_permission "SetWritePermission" SetWritePermissionRequest SetWritePermissionReply;
             set_topic_shares "SetTopicShares" SetTopicSharesRequest SetTopicSharesReply;
             list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
+            recover_group "RecoverGroup" RecoverGroupRequest RecoverGroupReply;
             update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
             update_group "UpdateGroup" UpdateGroupRequest UpdateGroupReply;
             reset_group "ResetGroup" ResetGroupRequest ResetGroupReply;

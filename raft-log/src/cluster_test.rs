@@ -8,6 +8,7 @@ mod full_load;
 mod installs;
 mod late_answers;
 mod members;
+mod recovered;
 mod restarts;
 mod rolled_back;
 mod slow_disks;

@@ -59,6 +59,8 @@ pub struct LogConfig {
     pub scrub_bytes_per_s: u64,
     /// From the beginning of one scrub of everything to that of the next, ms, at the least. Default 24 hours.
     pub scrub_interval_ms: u64,
+    /// The feature level that this program's state machine supports; told to the others, otherwise not looked into. Default 0.
+    pub feature_level: u8,
 }
 
 /// When an append counts as done.
@@ -127,6 +129,7 @@ impl LogConfig {
             elect_on_peer_gone: true,
             scrub_bytes_per_s: 8 << 20,
             scrub_interval_ms: 24 * 3_600_000,
+            feature_level: 0,
         }
     }
 

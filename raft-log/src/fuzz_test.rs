@@ -166,11 +166,13 @@ fn identities_of_any_bytes_are_answered() {
         incarnation: Incarnation(1 << 40),
         origin: Origin::Undecided,
         promised: BTreeMap::new(),
+        given_up: 0,
     };
     let promised = [(NodeId(1), Incarnation(7)), (NodeId(2), Incarnation(8))].into();
     let founder = Identity { origin: Origin::Founder, promised, ..identity.clone() };
+    let given_up = Identity { given_up: 2, ..founder.clone() };
     let corpus = corpus("identity");
-    let examples = vec![("usual", identity.encode()), ("founder", founder.encode())];
+    let examples = vec![("usual", identity.encode()), ("founder", founder.encode()), ("given-up", given_up.encode())];
     let mend = |bytes: &mut [u8]| {
         if bytes.len() > 20 {
             let body = (bytes.len() - 20) as u32;

@@ -14,7 +14,9 @@ pub(crate) const IDENTITY_FILE: &str = "identity";
 const MAGIC: [u8; 8] = *b"FLOTIDN\0";
 /// Without anything behind the names: what directories had before they had incarnations.
 const VERSION_BARE: u32 = 1;
-const VERSION: u32 = 2;
+/// Without the epoch that gave it up: what is written until there is one.
+const VERSION_MEMBER: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What a directory is to its group, apart from what the group's membership says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(crate) struct Identity {
     pub(crate) origin: Origin,
     /// Whom this replica promised to know in no other incarnation: those who asked before anything was recorded of them.
     pub(crate) promised: BTreeMap<NodeId, Incarnation>,
+    /// The group's epoch in which it went on without this directory; 0: it did not.
+    pub(crate) given_up: u16,
 }
 
 /// A new life.
@@ -54,14 +58,16 @@ impl Identity {
             incarnation: new_incarnation(runtime),
             origin: if config.voters.is_empty() { Origin::Newcomer } else { Origin::Undecided },
             promised: BTreeMap::new(),
+            given_up: 0,
         }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.put_slice(&MAGIC);
-        bytes.put_u32_le(VERSION);
-        let life_bytes = 8 + 1 + 4 + 16 * self.promised.len();
+        let is_given_up = self.given_up > 0;
+        bytes.put_u32_le(if is_given_up { VERSION } else { VERSION_MEMBER });
+        let life_bytes = 8 + 1 + 4 + 16 * self.promised.len() + if is_given_up { 2 } else { 0 };
         let body_bytes = 8 + 4 + self.cluster.len() + 4 + self.group.len() + life_bytes;
         bytes.put_u32_le(u32::try_from(body_bytes).expect("names are limited to 255 bytes"));
         bytes.put_u64_le(self.node.0);
@@ -75,6 +81,9 @@ impl Identity {
         for (node, incarnation) in &self.promised {
             bytes.put_u64_le(node.0);
             bytes.put_u64_le(incarnation.0);
+        }
+        if is_given_up {
+            bytes.put_u16_le(self.given_up);
         }
         let crc = crc32c::crc32c(&bytes);
         bytes.put_u32_le(crc);
@@ -95,7 +104,7 @@ impl Identity {
         if magic[..] != MAGIC {
             return Err("magic of an identity is missing".to_owned());
         }
-        if version != VERSION && version != VERSION_BARE {
+        if !(VERSION_BARE..=VERSION).contains(&version) {
             return Err(format!("identity has version {version}, this program reads versions 1 to {VERSION}"));
         }
         if body_bytes as usize != reader.left() {
@@ -115,23 +124,25 @@ impl Identity {
             let (cluster, group) = (name()?, name()?);
             if version == VERSION_BARE {
                 // It voted and founded before anybody counted lives.
-                return Ok((node, cluster, group, 0, Origin::Founder as u8, BTreeMap::new()));
+                return Ok((node, cluster, group, 0, Origin::Founder as u8, BTreeMap::new(), 0));
             }
             let (incarnation, origin) = (reader.u64()?, reader.u8()?);
             let mut promised = BTreeMap::new();
             for _ in 0..reader.u32()? {
                 promised.insert(NodeId(reader.u64()?), Incarnation(reader.u64()?));
             }
+            let given_up = if version == VERSION { reader.u16()? } else { 0 };
             if reader.left() > 0 {
                 return Err(FieldError::Trailing(reader.left()));
             }
-            Ok::<_, FieldError>((node, cluster, group, incarnation, origin, promised))
+            Ok::<_, FieldError>((node, cluster, group, incarnation, origin, promised, given_up))
         };
-        let (node, cluster, group, incarnation, origin, promised) = parse().map_err(|error| error.to_string())?;
+        let (node, cluster, group, incarnation, origin, promised, given_up) =
+            parse().map_err(|error| error.to_string())?;
         let known = [Origin::Undecided, Origin::Founder, Origin::Newcomer];
         let origin = known.into_iter().find(|known| *known as u8 == origin).ok_or("its origin is unknown")?;
         let incarnation = Incarnation(incarnation);
-        Ok(Identity { cluster: text(cluster)?, group: text(group)?, node, incarnation, origin, promised })
+        Ok(Identity { cluster: text(cluster)?, group: text(group)?, node, incarnation, origin, promised, given_up })
     }
 
     /// Replaces the file. Blocks.
@@ -202,9 +213,11 @@ mod tests {
         fn an_identity_reads_back_as_written(
             cluster in ".{0,40}", group in ".{0,40}", node: u64, incarnation: u64,
             promised in prop::collection::btree_map(any::<u64>().prop_map(NodeId), any::<u64>().prop_map(Incarnation), 0..5),
+            given_up in 0..3_u16,
         ) {
             let incarnation = Incarnation(incarnation);
-            let identity = Identity { cluster, group, node: NodeId(node), incarnation, origin: Origin::Newcomer, promised };
+            let (node, origin) = (NodeId(node), Origin::Newcomer);
+            let identity = Identity { cluster, group, node, incarnation, origin, promised, given_up };
             prop_assert_eq!(Identity::decode(identity.encode().into()), Ok(identity));
         }
 

@@ -9,7 +9,7 @@
 //!
 //! What is handed in: a [`Disk`] ([`OsDisk`] in real processes), a [`Transport`] to the peers, a
 //! [`flotilla_runtime::Runtime`], and the [`StateMachine`] that gives the log its meaning. Formats are drawn in
-//! `docs/formats/`: `segment.md`, `vote-and-marks.md`, `raft-checkpoint.md`, `peer-wire.md`.
+//! `docs/formats/`: `segment.md`, `vote-and-marks.md`, `raft-checkpoint.md`, `peer-wire.md`, `recovery-order.md`.
 
 mod ack;
 #[cfg(test)]
@@ -29,6 +29,7 @@ mod disk;
 pub mod engine;
 mod errors;
 mod failure;
+mod feature_levels;
 mod fields;
 #[cfg(test)]
 mod flush_test;
@@ -53,6 +54,9 @@ mod membership_change;
 mod purge;
 mod raft;
 mod recovery;
+mod recovery_order;
+#[cfg(test)]
+mod recovery_order_test;
 mod recovery_report;
 mod repair;
 mod replica;
@@ -80,6 +84,7 @@ mod term_runs;
 mod testing;
 pub mod tools;
 mod transport;
+mod unsafe_recovery;
 mod vitals;
 mod vote_and_marks;
 
@@ -102,6 +107,7 @@ pub use stats::{LogStats, PeerStats};
 pub use status::{LogStatus, Role};
 pub use sync_times::{DiskStatus, SlowSyncs, SyncHistogram};
 pub use transport::{AppendChannel, PeerCallKind, Probe, Transport, TransportError};
+pub use unsafe_recovery::{GivenUpMember, RecoveryError, RecoveryPlan, RecoveryRefusal};
 pub use vitals::Fitness;
 
 /// Directives for what the log's core says of itself: of it, what an operator can act on. That a peer cannot be reached the

@@ -14,6 +14,8 @@ pub struct Member {
     pub incarnation: Incarnation,
     /// It is meant to vote: whoever leads makes a voter of it, once it can be one.
     pub is_voter_wanted: bool,
+    /// The group's epoch when it was taken in, see [`GroupMembers::epoch`].
+    pub epoch: u16,
     /// How it is reached, as [`crate::LogConfig::contact`] said. The log does not look into it.
     pub contact: String,
 }
@@ -29,6 +31,9 @@ pub struct GroupMembers {
     pub is_joint: bool,
     /// Who votes; while a change is half done, before it or behind it.
     pub voters: BTreeSet<NodeId>,
+    /// How often the group went on without its majority, by an operator's order. Members of an earlier epoch are none any
+    /// more.
+    pub epoch: u16,
     /// Voters and learners, with what is recorded of them.
     pub members: BTreeMap<NodeId, Member>,
 }

@@ -26,6 +26,7 @@ use crate::log_files::{LogFiles, Tail};
 use crate::log_state::LogState;
 use crate::log_view::Shared;
 use crate::raft::VoteHold;
+use crate::recovery_order::ORDER_FILE;
 use crate::recovery_report::{PhaseWatch, RecoveryReport, Seen, TornTail};
 use crate::repair::{Damages, scan_around, scan_around_to};
 use crate::room::{Room, RoomLimits};
@@ -137,7 +138,7 @@ pub(crate) fn open_log(
         tracing::error!(dir = %dir.display(), "the log is gone, and its identity is not: this is a new directory");
         whose.write(&*disk, dir).map_err(io_at(dir))?;
     }
-    let standings = Standings::new(disk.clone(), dir.clone(), whose);
+    let standings = Standings::new(disk.clone(), dir.clone(), whose, config.feature_level);
     let (boot, has_lost) = BootMark::open(disk.clone(), dir.clone(), config.flush)?;
     let state = LogState { segments: live, terms, purged, last, cache: TailCache::new(config.tail_cache_bytes) };
     tracing::info!(first = %state.start(), end = %state.end(), last = ?last, segments = state.segments.len(), "log recovered");
@@ -206,6 +207,7 @@ pub(crate) fn is_foreign(name: &str) -> bool {
     let is_own = own.contains(&name)
         || is_of_segment.map(|stem| format!("{stem}.seg")).any(|name| parse_segment_name(&name).is_some())
         || parse_checkpoint_name(leftover.unwrap_or(name)).is_some()
+        || finished == ORDER_FILE
         || leftover == Some(identity::IDENTITY_FILE);
     !is_own
 }

@@ -163,6 +163,15 @@ impl State {
         Ok(Outcome::TopicUpdated { queue_count: kept, writable_queues })
     }
 
+    /// Goes on at `level`, which this program must support.
+    pub fn raise_level(&mut self, level: u8, level_max: u8, index: u64) -> Result<Outcome, Refusal> {
+        if level > level_max {
+            return Err(StoreError::LevelTooHigh { level, level_max, index }.into());
+        }
+        self.feature_level = self.feature_level.max(level);
+        Ok(Outcome::Noted)
+    }
+
     pub fn set_dedup_window(&mut self, entries_max: u32) -> Result<Outcome, Rejection> {
         let ids = entries_max as usize;
         if !DEDUP_ENTRIES_RANGE.contains(&ids) {

@@ -388,4 +388,10 @@ pub enum Command {
         /// `seq` of its grant.
         seq: u32,
     },
+    /// From here on entries mean what programs of this feature level make of them. A leader's duty, once every member of the group
+    /// runs a program that supports it. One that does not stops here; a lower level than there is changes nothing.
+    RaiseLevel {
+        /// See [`crate::FEATURE_LEVEL`].
+        level: u8,
+    },
 }

@@ -46,6 +46,7 @@ pub(crate) mod layout {
     pub const SET_TOPIC_RETENTION: u8 = 63;
     pub const SET_WRITE_PERMISSION: u8 = 80;
     pub const SET_TOPIC_SHARES: u8 = 81;
+    pub const RAISE_LEVEL: u8 = 82;
     pub const DELIVER_DUE: u8 = 48;
     pub const RECALL: u8 = 49;
     pub const END_TRANSACTION: u8 = 50;
@@ -189,7 +190,8 @@ pub fn command_bytes(command: &Command) -> usize {
         | Command::SetTopicRetention { .. }
         | Command::SetWritePermission { .. }
         | Command::SetTopicShares { .. }
-        | Command::TrimTopic { .. } => entry_rare::operand_bytes(command),
+        | Command::TrimTopic { .. }
+        | Command::RaiseLevel { .. } => entry_rare::operand_bytes(command),
         Command::SetTopicLevel { name, .. } => text(name.as_str()) + 2,
         Command::AnsweredEarly { commands } => 4 + 4 * commands.len(),
     };
@@ -332,7 +334,8 @@ fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
         | Command::SetTopicRetention { .. }
         | Command::SetWritePermission { .. }
         | Command::SetTopicShares { .. }
-        | Command::TrimTopic { .. } => entry_rare::put_operands(out, command),
+        | Command::TrimTopic { .. }
+        | Command::RaiseLevel { .. } => entry_rare::put_operands(out, command),
         Command::SetTopicLevel { name, level } => entry_levels::put_set_topic_level(out, name.as_str(), *level),
         Command::AnsweredEarly { commands } => entry_levels::put_answered_early(out, commands),
     }

@@ -48,6 +48,7 @@ pub(crate) fn operand_bytes(command: &Command) -> usize {
         }
         Command::DropTopic { name, .. } | Command::DropDrained { name, .. } => text(name.as_str()) + 8,
         Command::SetDedupWindow { .. } => 4,
+        Command::RaiseLevel { .. } => 1,
         Command::DeadLetter { group, topic, .. } => text(group.as_str()) + text(topic.as_str()) + 16,
         Command::SetTopicRetention { name, .. } => text(name.as_str()) + 8,
         Command::TrimTopic { name, .. } => text(name.as_str()) + 16,
@@ -124,6 +125,10 @@ pub(crate) fn put_operands(out: &mut BytesMut, command: &Command) -> u8 {
         Command::SetDedupWindow { entries_max } => {
             out.put_u32_le(*entries_max);
             layout::SET_DEDUP_WINDOW
+        }
+        Command::RaiseLevel { level } => {
+            out.put_u8(*level);
+            layout::RAISE_LEVEL
         }
         Command::DeadLetter { group, topic, queue, offset, seq } => {
             put_text(out, group.as_str());
@@ -233,6 +238,7 @@ pub(crate) fn parse(kind: u8, operands: &mut Operands<'_>) -> Result<Command, Ma
         layout::DROP_TOPIC => Ok(Command::DropTopic { name: operands.topic_name()?, uid: operands.u64()? }),
         layout::DROP_DRAINED => Ok(Command::DropDrained { name: operands.topic_name()?, uid: operands.u64()? }),
         layout::SET_DEDUP_WINDOW => Ok(Command::SetDedupWindow { entries_max: operands.u32()? }),
+        layout::RAISE_LEVEL => Ok(Command::RaiseLevel { level: operands.u8()? }),
         layout::DEAD_LETTER => Ok(Command::DeadLetter {
             group: operands.group_name()?,
             topic: operands.topic_name()?,

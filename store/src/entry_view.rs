@@ -219,6 +219,7 @@ impl<'a> CommandView<'a> {
                         | Command::DropDrained { .. }
                         | Command::SetDedupWindow { .. }
                         | Command::TrimTopic { .. }
+                        | Command::RaiseLevel { .. }
                 )
         )
     }

@@ -23,4 +23,17 @@ pub enum StoreError {
         /// What is wrong with it.
         what: String,
     },
+    /// The group has gone on to a feature level that this program does not know. Nothing of it was applied here.
+    #[error(
+        "the group is at feature level {level} from entry {index} on, this program supports {level_max} at most: start this \
+         replica with the program that the others run"
+    )]
+    LevelTooHigh {
+        /// The group's.
+        level: u8,
+        /// This program's.
+        level_max: u8,
+        /// The entry that raised it.
+        index: u64,
+    },
 }

@@ -63,7 +63,7 @@ pub use entry_levels::messages_answered_early;
 pub use entry_view::{Entry, MalformedEntry, entry_log_time_ms, nth_frame};
 pub use error::StoreError;
 pub use levels::TopicLevel;
-pub use machine::{StoreMachine, open};
+pub use machine::{FEATURE_LEVEL, StoreMachine, open};
 pub use observer::{ApplyObserver, NoObserver};
 pub use outcome::{AckResult, Ending, Granted, HalfMessage, Holding, Outcome, ProducedSlot, Rejection};
 pub use placement::{SHARES_MAX, TopicShare, TopicShares};

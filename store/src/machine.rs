@@ -24,6 +24,15 @@ use crate::{Command, Outcome, Rejection, StoreError, StoreReader};
 /// Counts up when [`StoreReader::digest`] of the same state becomes another one: replicas of two releases must not take one
 /// another for wrong.
 const DIGEST_VERSION: u32 = 3;
+/// The feature level that this program supports. What [`StoreMachine`] makes of an entry depends on the level that the log has
+/// come to ([`Command::RaiseLevel`]), never on the program: so replicas of two releases agree.
+///
+/// | level | what it means |
+/// |---|---|
+/// | 0 | as before there were levels |
+/// | 1 | the level itself is part of the state: of its digest and of checkpoints |
+pub const FEATURE_LEVEL: u8 = 1;
+
 /// Added to the name of an index file that was found damaged.
 pub(crate) const DAMAGED_ENDING: &str = ".damaged";
 
@@ -55,6 +64,7 @@ pub fn open(
         open_index: 0,
         index_files: BTreeMap::new(),
         retired: Vec::new(),
+        level_max: FEATURE_LEVEL,
         failure: None,
     };
     Ok((machine, StoreReader::new(shared)))
@@ -82,10 +92,18 @@ pub struct StoreMachine {
     index_files: BTreeMap<u64, IndexFileId>,
     /// Files that the state does not rely on any more, each with the log index from which on: older checkpoints may.
     retired: Vec<(u64, String)>,
+    /// The feature level that it goes along with.
+    level_max: u8,
     failure: Option<String>,
 }
 
 impl StoreMachine {
+    /// Goes along with no higher feature level than this, as an older program would; for tests of mixed versions.
+    pub fn with_level_max(mut self, level_max: u8) -> StoreMachine {
+        self.level_max = level_max.min(FEATURE_LEVEL);
+        self
+    }
+
     fn apply_entry(&mut self, index: u64, term: u64, payload: &Bytes) -> Vec<Outcome> {
         let entry = match EntryView::parse(payload) {
             Ok(entry) => entry,
@@ -104,9 +122,12 @@ impl StoreMachine {
             state.dedup.pass(step_ms);
             state.log_time_ms += step_ms;
             for command in &entry.commands {
-                let applied = match command.is_duty() && entry.term != term {
-                    true => Err(Rejection::TermPassed { proposed: entry.term, term }.into()),
-                    false => apply_command(&mut state, index, payload, command, &mut changes),
+                let applied = match (command.is_duty() && entry.term != term, command) {
+                    (true, _) => Err(Rejection::TermPassed { proposed: entry.term, term }.into()),
+                    (false, CommandView::Rare(Command::RaiseLevel { level })) => {
+                        state.raise_level(*level, self.level_max, index)
+                    }
+                    (false, command) => apply_command(&mut state, index, payload, command, &mut changes),
                 };
                 match applied {
                     Ok(outcome) => outcomes.push(outcome),
@@ -227,6 +248,10 @@ impl StoreMachine {
         if state.applied > applied {
             return Err(format!("it is of entry {}, not of {applied}", state.applied));
         }
+        let (level, level_max) = (state.feature_level, self.level_max);
+        if level > level_max {
+            return Err(format!("it is of feature level {level}, this program supports {level_max} at most"));
+        }
         let mut queues: BTreeMap<(u64, u32), &mut crate::queue::Queue> = BTreeMap::new();
         for topic in state.topics.values_mut_untracked() {
             for (id, queue) in topic.queues.iter_mut().enumerate() {
@@ -310,7 +335,7 @@ impl StateMachine for StoreMachine {
     }
 
     fn side_files(&self, checkpoint: &[u8]) -> Result<Vec<SideFile>, RestoreError> {
-        let head = checkpoint::decode_head(checkpoint).map_err(RestoreError)?;
+        let (head, _) = checkpoint::decode_head(checkpoint).map_err(RestoreError)?;
         let index_files = head.index_files.iter().map(|id| (id.file_name(), self.dir.join(id.file_name())));
         let part_files = head.part_files.iter().map(|id| (id.file_name(), self.part_files.path(id)));
         Ok(index_files.chain(part_files).map(|(name, path)| SideFile { name, path }).collect())

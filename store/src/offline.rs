@@ -177,5 +177,6 @@ fn what(error: StoreError) -> String {
     match error {
         StoreError::Io { source, .. } => source.to_string(),
         StoreError::DamagedIndex { what, .. } => what,
+        error @ StoreError::LevelTooHigh { .. } => error.to_string(),
     }
 }

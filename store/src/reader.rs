@@ -454,6 +454,11 @@ impl StoreReader {
         drained.take(max).map(|(name, topic)| (name.clone(), topic.uid)).collect()
     }
 
+    /// The feature level that the log has come to; see [`crate::FEATURE_LEVEL`].
+    pub fn feature_level(&self) -> u8 {
+        self.shared.read().feature_level
+    }
+
     /// How far the window of repeated sends reaches.
     pub fn dedup_status(&self) -> DedupStatus {
         let state = self.shared.read();

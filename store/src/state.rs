@@ -99,6 +99,8 @@ pub(crate) struct State {
     pub trimmed_before_ms: u64,
     /// Messages that went before a group had consumed them, counted once for each group.
     pub expired: u64,
+    /// What entries mean: see [`crate::FEATURE_LEVEL`].
+    pub feature_level: u8,
     /// What the last checkpoint holds of the windows, this node's own.
     pub saved: SavedMarks,
 }
@@ -197,6 +199,7 @@ impl State {
             trimmed_below: 0,
             trimmed_before_ms: 0,
             expired: 0,
+            feature_level: 0,
             saved: SavedMarks::default(),
         }
     }
@@ -394,6 +397,10 @@ impl State {
         hash.write_u64(self.trimmed_below);
         hash.write_u64(self.trimmed_before_ms);
         hash.write_u64(self.expired);
+        if self.feature_level > 0 {
+            // Programs before there were levels do not know it.
+            hash.write_u64(u64::from(self.feature_level));
+        }
         hash.write_u64(self.dedup.first_serial());
         hash.write_u64(self.dedup.now_ms());
         hash.write_u64(self.dedup.entries_max() as u64);

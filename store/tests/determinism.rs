@@ -116,6 +116,7 @@ fn rare() -> impl Strategy<Value = Command> {
         1 => (topic_name(), 0u64..12).prop_map(|(name, uid)| Command::DropTopic { name, uid }),
         2 => (topic_name(), 0u64..7).prop_map(|(name, uid)| Command::DropDrained { name, uid }),
         1 => (999u32..1003).prop_map(|entries_max| Command::SetDedupWindow { entries_max }),
+        1 => (0u8..=1).prop_map(|level| Command::RaiseLevel { level }),
         1 => (topic_name(), proptest::option::of(0u64..500))
             .prop_map(|(name, retention_ms)| Command::SetTopicRetention { name, retention_ms }),
         1 => proptest::bool::weighted(0.8).prop_map(|is_writable| Command::SetWritePermission { is_writable }),

@@ -7,6 +7,7 @@ mod delayed;
 mod deliveries;
 mod determinism;
 mod entries;
+mod feature_level;
 mod index_files;
 mod key_index;
 mod placement;

@@ -78,7 +78,7 @@ impl LeaderCall for CreateGroup {
             Err(refusal) => return Tried::answer(refuse(refusal)),
         };
         let began = replica.runtime.now();
-        let outcome = match replica.proposer.submit(attempt.term, command).await {
+        let outcome = match replica.settle(attempt.term, command).await {
             Ok(settled) => settled.outcome,
             Err(error) => return Tried::from_submit(error, refuse),
         };
@@ -127,7 +127,7 @@ impl LeaderCall for DeleteGroup {
             Ok(name) => name,
             Err(error) => return Tried::answer(answer(error.status())),
         };
-        match replica.proposer.submit(attempt.term, Command::DeleteGroup { name: name.clone() }).await {
+        match replica.settle(attempt.term, Command::DeleteGroup { name: name.clone() }).await {
             Ok(settled) => Tried::answer(answer(match settled.outcome {
                 Outcome::GroupDeleted => ok(),
                 // An earlier try of this very call did it.
@@ -267,7 +267,7 @@ impl LeaderCall for UpdateGroup {
             return Tried::answer(refuse(status(Code::BadRequest, "nothing of the group is to be changed")));
         }
         let command = Command::UpdateGroup { name: name.clone(), change };
-        match replica.proposer.submit(attempt.term, command).await {
+        match replica.settle(attempt.term, command).await {
             Ok(settled) => Tried::answer(match settled.outcome {
                 Outcome::GroupUpdated => admin::UpdateGroupReply {
                     status: Some(ok()),

@@ -39,7 +39,7 @@ pub async fn set(
     if level == now {
         return Ok(Ok(()));
     }
-    let settled = replica.proposer.submit(term, Command::SetTopicLevel { name: name.clone(), level }).await?;
+    let settled = replica.settle(term, Command::SetTopicLevel { name: name.clone(), level }).await?;
     Ok(match settled.outcome {
         Outcome::TopicLevelSet => Ok(()),
         other => Err(other),
@@ -60,6 +60,8 @@ pub fn cluster(replica: &Replica, reply: &mut admin::ClusterStatusReply) {
     reply.flush = config.flush_level.to_string();
     reply.raft_durability = config.raft_durability.to_string();
     reply.lost_messages = replica.log.lost_tail().messages;
+    reply.feature_level = replica.store.feature_level().into();
+    reply.feature_level_max = replica.config.feature_level_max.into();
     if replica.leadership.local_term().is_none() {
         return;
     }

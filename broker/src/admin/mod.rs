@@ -8,6 +8,7 @@ pub mod levels;
 pub mod messages;
 pub mod placement;
 pub mod positions;
+pub mod recovery;
 pub mod replicas;
 mod retention;
 pub mod service;

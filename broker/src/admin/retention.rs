@@ -43,8 +43,7 @@ pub async fn set(
     if replica.store.topic(name).is_some_and(|info| info.retention_ms == retention_ms) {
         return Ok(Ok(()));
     }
-    let settled =
-        replica.proposer.submit(term, Command::SetTopicRetention { name: name.clone(), retention_ms }).await?;
+    let settled = replica.settle(term, Command::SetTopicRetention { name: name.clone(), retention_ms }).await?;
     Ok(match settled.outcome {
         Outcome::TopicRetentionSet => Ok(()),
         other => Err(other),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flotilla_proto::{Admin, CallContext, admin};
 use flotilla_runtime::BoxFuture;
 
-use super::{cluster, dead_letters, groups, messages, placement, positions, replicas, topics, transactions};
+use super::{cluster, dead_letters, groups, messages, placement, positions, recovery, replicas, topics, transactions};
 use crate::lead::leader_call::{LeaderCall, lead};
 use crate::replica::Replica;
 
@@ -66,6 +66,14 @@ impl Admin for AdminService {
         _request: admin::ClusterStatusRequest,
     ) -> BoxFuture<'_, admin::ClusterStatusReply> {
         Box::pin(std::future::ready(cluster::cluster_status(&self.replica)))
+    }
+
+    fn recover_group(
+        &self,
+        _context: CallContext,
+        request: admin::RecoverGroupRequest,
+    ) -> BoxFuture<'_, admin::RecoverGroupReply> {
+        Box::pin(recovery::recover_group(&self.replica, request))
     }
 
     fn debug(&self, _context: CallContext, request: admin::DebugRequest) -> BoxFuture<'_, admin::DebugReply> {

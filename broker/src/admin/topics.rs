@@ -150,13 +150,13 @@ impl LeaderCall for CreateTopic {
         };
         let command = Command::CreateTopic { name: name.clone(), message_type, queue_count, permission };
         let began = replica.runtime.now();
-        let created = replica.proposer.submit(attempt.term, command);
+        let created = replica.settle(attempt.term, command);
         let created = match request.shares.as_ref().map(placement::shares_of) {
             None => created.await,
             // Right behind it, in the same entry as a rule: nobody has sent to it in between.
             Some(shares) => {
                 let command = Command::SetTopicShares { name: name.clone(), shares };
-                let (created, placed) = join(created, replica.proposer.submit(attempt.term, command)).await;
+                let (created, placed) = join(created, replica.settle(attempt.term, command)).await;
                 match placed.map(|placed| placed.outcome) {
                     Ok(Outcome::Rejected(rejection)) if matches!(&created, Ok(made) if !is_other(&made.outcome)) => {
                         return Tried::answer(refuse(rejected(&rejection)));
@@ -246,7 +246,7 @@ impl LeaderCall for DeleteTopic {
             (0, None) => return Tried::answer(answer(no_topic(&name))),
             (uid, _) => uid,
         };
-        match replica.proposer.submit(attempt.term, Command::DropTopic { name: name.clone(), uid }).await {
+        match replica.settle(attempt.term, Command::DropTopic { name: name.clone(), uid }).await {
             Ok(settled) => Tried::answer(answer(match settled.outcome {
                 Outcome::TopicDeleted => ok(),
                 // An earlier try of this very call did it.

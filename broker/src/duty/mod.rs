@@ -3,6 +3,7 @@
 pub mod alarms;
 pub mod check;
 pub mod due;
+mod feature_level;
 mod news;
 pub mod purge;
 pub mod retention;
@@ -20,7 +21,7 @@ pub use news::DutyNews;
 use crate::replica::Replica;
 
 /// Starts all duties; they rest while another replica leads.
-pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 8] {
+pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 9] {
     let runtime = &replica.runtime;
     [
         runtime.spawn("deliver-due", due::deliver_due(replica.clone(), news.clone())),
@@ -29,6 +30,7 @@ pub fn start(replica: &Arc<Replica>, news: &Arc<DutyNews>) -> [Task<()>; 8] {
         runtime.spawn("alarms", alarms::watch_alarms(replica.clone())),
         runtime.spawn("retention", retention::retain(replica.clone())),
         runtime.spawn("tidy", tidy::tidy(replica.clone())),
+        runtime.spawn("feature-level", feature_level::raise(replica.clone())),
         runtime.spawn("topic-retention", topic_retention::retain_topics(replica.clone())),
         runtime.spawn("purge", purge::purge(replica.clone(), news.clone())),
     ]

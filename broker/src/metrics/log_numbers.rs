@@ -56,6 +56,15 @@ fn write_place(replica: &Replica, seen: &LogStatus, out: &mut Exposition) {
     let help = "1 while the group knows this replica in another directory: its disk was lost, and it neither votes nor counts.";
     let has_lost = matches!(replica.log.standing(), Standing::LostDisk { .. });
     out.gauge_whole("flotilla_raft_lost_disk", help, &[], flag(has_lost));
+    let help = "1 once the group has gone on without this replica's directory, by an operator's order.";
+    let is_given_up = matches!(replica.log.standing(), Standing::GivenUp { .. });
+    out.gauge_whole("flotilla_raft_given_up", help, &[], flag(is_given_up));
+    let help = "The group's epoch: how often it went on without its majority, by an operator's order.";
+    out.gauge_whole("flotilla_raft_epoch", help, &[], replica.log.members().epoch.into());
+    let help = "Feature level that this replica's state has come to.";
+    out.gauge_whole("flotilla_feature_level", help, &[], replica.store.feature_level().into());
+    let help = "Highest feature level that this replica's program supports.";
+    out.gauge_whole("flotilla_feature_level_supported", help, &[], replica.config.feature_level_max.into());
     let (changes, won) = replica.counters.leader_changes();
     let help = "How often this replica saw the leader, its term or its right to write change.";
     out.counter("flotilla_raft_leader_changes_total", help, &[], changes);

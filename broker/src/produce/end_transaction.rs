@@ -7,9 +7,11 @@ use flotilla_proto::{CallContext, v2};
 use flotilla_store::{Command, Outcome, Rejection};
 
 use super::held_handle::{HeldHandle, HeldKind};
+use super::level::{answer_when, check_level, committed_level, level_of, shortfall_status};
 use super::send::no_topic;
 use crate::edge::names;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
+use crate::lead::pending_entry::AnswerWhen;
 use crate::replica::Replica;
 
 /// The call.
@@ -53,7 +55,14 @@ impl LeaderCall for EndTransaction {
 pub async fn end(replica: &Replica, attempt: Attempt, handle: &HeldHandle, commit: bool) -> Tried<v2::Status> {
     let command = Command::EndTransaction { topic: handle.topic.clone(), message: handle.message, commit };
     let prepared_at_ms = replica.store.prepared_at_ms(handle.message);
-    match replica.proposer.submit(attempt.term, command).await {
+    // A commit is what the send was meant for, so it is answered as one.
+    let topic = replica.store.topic(&handle.topic).map(|info| info.level).unwrap_or_default();
+    let level = committed_level(level_of(&replica.config, topic));
+    if commit && let Err(refusal) = check_level(replica, level) {
+        return Tried::answer(refusal);
+    }
+    let when = if commit { answer_when(replica.config.raft_durability, level) } else { AnswerWhen::Applied };
+    match replica.proposer.submit_at(attempt.term, command, when).await {
         Ok(settled) => Tried::answer(match settled.outcome {
             Outcome::TransactionEnded { repeated, .. } => {
                 if !repeated {
@@ -61,7 +70,7 @@ pub async fn end(replica: &Replica, attempt: Attempt, handle: &HeldHandle, commi
                     let open_ms = prepared_at_ms.map(|at_ms| now_ms.saturating_sub(at_ms));
                     replica.counters.transaction_ended(&handle.topic, commit, open_ms);
                 }
-                ok()
+                settled.shortfall.as_ref().map_or_else(ok, |failure| shortfall_status(level, failure))
             }
             Outcome::Rejected(Rejection::TopicNotFound) => no_topic(&handle.topic),
             Outcome::Rejected(

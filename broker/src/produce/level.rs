@@ -8,6 +8,7 @@ use flotilla_store::TopicLevel;
 
 use crate::config::{BrokerConfig, RaftDurability};
 use crate::lead::pending_entry::AnswerWhen;
+use crate::replica::Replica;
 
 /// What the messages of a send ask for: the strongest of each dimension.
 ///
@@ -31,6 +32,32 @@ pub fn asked_level(messages: &[v2::Message]) -> Result<(Option<AckLevel>, Option
 /// The level that a topic gives: its own, else the group's.
 pub fn level_of(config: &BrokerConfig, topic: TopicLevel) -> SendLevel {
     SendLevel { ack: topic.ack.unwrap_or(config.ack_level), flush: topic.flush.unwrap_or(config.flush_level) }
+}
+
+/// The level of what a send only completes or prepares, and of an operator's changes: as a send's, but never answered before it is
+/// committed, because only then it is decided.
+pub fn committed_level(level: SendLevel) -> SendLevel {
+    SendLevel { ack: level.ack.max(AckLevel::Majority), ..level }
+}
+
+/// Refuses a level that cannot be given, or not now, before anything is stored.
+///
+/// # Errors
+/// Why not.
+pub fn check_level(replica: &Replica, level: SendLevel) -> Result<(), v2::Status> {
+    if level.ack != AckLevel::Sync {
+        return Ok(());
+    }
+    if let Some(text) = impossible(&replica.config.group, replica.voter_count(), Some(level.ack)) {
+        return Err(status(Code::BadRequest, text));
+    }
+    let seen = replica.log.replication();
+    if seen.in_sync.len() < seen.in_sync_min {
+        let (count, needed) = (seen.in_sync.len(), seen.in_sync_min);
+        let text = format!("not stored: {count} replicas keep up, ack level sync needs {needed}");
+        return Err(status(Code::HaNotAvailable, text));
+    }
+    Ok(())
 }
 
 /// Why this group of brokers can never give a level, if so.

@@ -11,7 +11,7 @@ use flotilla_raft_log::Term;
 use flotilla_store::{Command, Holding, Outcome, ProducedSlot, Rejection, TopicInfo};
 
 use super::held_handle::{HeldHandle, HeldKind};
-use super::level::{answer_when, asked_level, impossible, level_of, shortfall_status};
+use super::level::{answer_when, asked_level, check_level, level_of, shortfall_status};
 use super::outgoing::Outgoing;
 use crate::admin::topics::rejected;
 use crate::cluster::pass_on::{is_from_abroad, pass_on};
@@ -213,23 +213,6 @@ fn refuse(status: v2::Status) -> v2::SendMessageResponse {
 /// The answer about a topic that does not exist.
 pub fn no_topic(topic: &TopicName) -> v2::Status {
     status(Code::TopicNotFound, format!("topic '{topic}' does not exist"))
-}
-
-/// Refuses a level that cannot be given, or not now, before anything is stored.
-fn check_level(replica: &Replica, level: SendLevel) -> Result<(), v2::Status> {
-    if level.ack != AckLevel::Sync {
-        return Ok(());
-    }
-    if let Some(text) = impossible(&replica.config.group, replica.voter_count(), Some(level.ack)) {
-        return Err(status(Code::BadRequest, text));
-    }
-    let seen = replica.log.replication();
-    if seen.in_sync.len() < seen.in_sync_min {
-        let (count, needed) = (seen.in_sync.len(), seen.in_sync_min);
-        let text = format!("not stored: {count} replicas keep up, ack level sync needs {needed}");
-        return Err(status(Code::HaNotAvailable, text));
-    }
-    Ok(())
 }
 
 fn check_topic(topic: &TopicInfo, outgoing: &Outgoing) -> Result<(), v2::Status> {

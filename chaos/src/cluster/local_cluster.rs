@@ -211,6 +211,14 @@ impl LocalCluster {
         self.replicas.iter().map(|replica| replica.client_address.to_string()).collect()
     }
 
+    /// `host:port` where a replica serves its peers, without the links in between.
+    pub fn peer_address(&self, node: u64) -> &str {
+        let replica = self.replicas.iter().find(|replica| replica.node == node);
+        let arguments = &replica.expect("only nodes of this cluster are asked for").arguments;
+        let at = arguments.iter().position(|argument| argument == "--peer-listen");
+        &arguments[at.expect("each replica is told where to listen") + 1]
+    }
+
     /// The numbers of all replicas, dead ones included.
     pub fn nodes(&self) -> Vec<u64> {
         self.replicas.iter().map(|replica| replica.node).collect()

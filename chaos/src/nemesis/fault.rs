@@ -37,6 +37,7 @@ pub enum Fault {
     FlipBits(FlipBits),
     TornTail(TornTail),
     WipeDisk(WipeDisk),
+    MembershipChurn(MembershipChurn),
     ClockJump(ClockJump),
     ClockDrift(ClockDrift),
     TopicChurn(TopicChurn),
@@ -78,6 +79,7 @@ macro_rules! with_each {
             Fault::FlipBits($nemesis) => $work,
             Fault::TornTail($nemesis) => $work,
             Fault::WipeDisk($nemesis) => $work,
+            Fault::MembershipChurn($nemesis) => $work,
             Fault::ClockJump($nemesis) => $work,
             Fault::ClockDrift($nemesis) => $work,
             Fault::TopicChurn($nemesis) => $work,
@@ -111,6 +113,7 @@ impl Fault {
         match self {
             Fault::CrashLoop(nemesis) => nemesis.lives_ms.iter().sum::<u64>() + 500,
             Fault::RollingRestart(nemesis) => 1_000 * nemesis.replicas,
+            Fault::MembershipChurn(_) => 4_000,
             Fault::Amnesia(_) => 14_000,
             Fault::LaggardFirst(nemesis) => nemesis.lag_ms + nemesis.alone_ms + 1_000,
             Fault::HardStop(_) | Fault::PowerLoss(_) | Fault::LyingDisk(_) | Fault::Rewind(_) => 1_500,

@@ -89,6 +89,9 @@ pub struct BrokerArguments {
     /// Stop when stdin ends, so that this process does not outlive the one that started it
     #[arg(long, hide = true)]
     stop_when_stdin_closes: bool,
+    /// Go along with no higher feature level than this, as an older program would; for tests of mixed versions
+    #[arg(long, value_name = "LEVEL", hide = true)]
+    feature_level_max: Option<u8>,
 }
 
 const EXAMPLE_CONFIG: &str = include_str!("broker.example.toml");
@@ -163,6 +166,7 @@ impl BrokerArguments {
         set(&mut config.client_listen, self.client_listen);
         set(&mut config.peer_listen, self.peer_listen);
         set(&mut config.segment_bytes, self.segment_bytes);
+        set(&mut config.feature_level_max, self.feature_level_max);
         if self.client_advertise.is_some() {
             config.client_advertise = self.client_advertise;
         }

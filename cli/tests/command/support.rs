@@ -109,6 +109,11 @@ impl Server {
         self.child.wait().expect("the process can be waited for").code().unwrap_or(-1)
     }
 
+    /// Waits until it ends by itself; returns the exit code.
+    pub fn wait(mut self) -> i32 {
+        self.child.wait().expect("the process can be waited for").code().unwrap_or(-1)
+    }
+
     /// SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().expect("the process can be killed");

@@ -127,6 +127,7 @@ pub trait AdminCalls: Send + Sync + 'static {
         set_write_permission SetWritePermissionRequest SetWritePermissionReply;
         set_topic_shares SetTopicSharesRequest SetTopicSharesReply;
         list_replicas ListReplicasRequest ListReplicasReply;
+        recover_group RecoverGroupRequest RecoverGroupReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
         reset_group ResetGroupRequest ResetGroupReply;

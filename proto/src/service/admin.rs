@@ -51,6 +51,8 @@ pub trait Admin: Send + Sync + 'static {
         set_topic_shares "SetTopicShares" SetTopicSharesRequest SetTopicSharesReply;
         /// The group's members as the leader sees them.
         list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
+        /// Has the group go on with the asked replica alone; never forwarded.
+        recover_group "RecoverGroup" RecoverGroupRequest RecoverGroupReply;
         /// Changes a topic that is in use.
         update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
         /// Changes a group that is in use.

@@ -8,7 +8,7 @@ use crate::{MemberError, NodeId, Role};
 
 impl Cluster {
     /// Starts a replica with an empty directory that comes to a group that is there.
-    async fn start_newcomer(&mut self, node: u64) {
+    pub(crate) async fn start_newcomer(&mut self, node: u64) {
         let node = NodeId(node);
         self.dirs.insert(node, tempfile::tempdir().unwrap());
         let mut config = self.config(node);
@@ -38,7 +38,7 @@ impl Cluster {
         self.within(what, trying).await;
     }
 
-    async fn add(&self, node: u64) {
+    pub(crate) async fn add(&self, node: u64) {
         let node = NodeId(node);
         self.until_done("taking in", async |log| log.add_learner(node, PATIENCE).await.map(|()| true)).await;
         self.until_done("promoting", async |log| log.promote(node, PATIENCE).await.map(|()| true)).await;
@@ -49,7 +49,7 @@ impl Cluster {
     }
 
     /// Waits until whoever leads says that these vote.
-    async fn await_led_by(&self, voters: &[u64]) {
+    pub(crate) async fn await_led_by(&self, voters: &[u64]) {
         let voters: BTreeSet<NodeId> = voters.iter().copied().map(NodeId).collect();
         let agreed = async {
             loop {

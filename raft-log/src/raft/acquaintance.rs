@@ -41,6 +41,11 @@ pub(crate) enum Verdict {
         /// The life in which the asker's number is known.
         known: Incarnation,
     },
+    /// The group went on without the asker, by an operator's order.
+    GivenUp {
+        /// The epoch in which it goes on.
+        epoch: u16,
+    },
 }
 
 /// The answer.
@@ -83,9 +88,15 @@ pub(crate) fn judge(standings: &Standings, view: &LogView, asker: &Stamp) -> std
 fn judge_life(standings: &Standings, view: &LogView, asker: &Stamp) -> std::io::Result<Verdict> {
     let members = standings.members();
     let recorded = members.members.get(&asker.node).map_or(Incarnation::UNKNOWN, |member| member.incarnation);
-    if recorded.is_known() {
-        let is_known = recorded == asker.incarnation;
-        return Ok(if is_known { Verdict::Welcome } else { Verdict::Stranger { known: recorded } });
+    if recorded.is_known() && recorded == asker.incarnation {
+        return Ok(Verdict::Welcome);
+    }
+    if members.epoch > asker.epoch && asker.membership.is_some() {
+        return Ok(Verdict::GivenUp { epoch: members.epoch });
+    }
+    // Promises were given for the members of the first epoch.
+    if recorded.is_known() || members.epoch > 0 {
+        return Ok(Verdict::Stranger { known: recorded });
     }
     // Something was committed, or recorded: the group is there. Who was promised before that is one of it.
     let is_there =
@@ -139,6 +150,7 @@ impl Founding {
             let answers = join_all(asking).await;
             let stranger = answers.iter().flatten().find_map(|(answer, _)| match answer.verdict {
                 Verdict::Stranger { known } => Some(known),
+                Verdict::GivenUp { .. } => Some(Incarnation::UNKNOWN),
                 Verdict::Welcome | Verdict::Remembered(_) => None,
             });
             if let Some(known) = stranger {

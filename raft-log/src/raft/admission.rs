@@ -86,7 +86,7 @@ impl Admission {
         for (node, member) in &members.members {
             let is_voter = members.voters.contains(node);
             if *node == self.node {
-                self.record_self(member, &mut records);
+                self.record_self(&members, member, &mut records);
                 continue;
             }
             let is_unknown = !member.incarnation.is_known();
@@ -98,7 +98,8 @@ impl Admission {
             };
             if is_unknown && sender.is_founder {
                 let contact = answer.contact;
-                records.insert(node.0, Member { incarnation: sender.incarnation, is_voter_wanted: true, contact });
+                let (incarnation, epoch) = (sender.incarnation, members.epoch);
+                records.insert(node.0, Member { incarnation, is_voter_wanted: true, epoch, contact });
             } else if member.incarnation == sender.incarnation {
                 if member.is_voter_wanted && !is_voter && is_filled(answer.durable, members.index, status.committed) {
                     tracing::info!(%node, "learner has caught up and becomes a voter");
@@ -113,10 +114,11 @@ impl Admission {
         }
     }
 
-    fn record_self(&self, member: &Member, records: &mut BTreeMap<u64, Member>) {
+    fn record_self(&self, members: &GroupMembers, member: &Member, records: &mut BTreeMap<u64, Member>) {
         if !member.incarnation.is_known() {
             let (incarnation, contact) = (self.standings.incarnation(), self.contact.clone());
-            records.insert(self.node.0, Member { incarnation, is_voter_wanted: true, contact });
+            let member = Member { incarnation, is_voter_wanted: true, epoch: members.epoch, contact };
+            records.insert(self.node.0, member);
         }
     }
 

@@ -267,7 +267,7 @@ pub(crate) fn serve_append(
                 Ok(sender) => {
                     tracing::warn!(
                         node = sender.node.0, incarnation = %sender.incarnation,
-                        "append stream closed: the group has given up the directory that it comes from"
+                        "append stream closed: the group has given up the directory that it comes from, or this one"
                     );
                     return None;
                 }

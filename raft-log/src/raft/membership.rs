@@ -11,7 +11,9 @@ use crate::{Incarnation, NodeId};
 
 /// Nothing is known of the members but their numbers: what a group is founded with.
 const VERSION_BARE: u8 = 1;
-const VERSION: u8 = 2;
+/// Without epochs: what is written as long as the group has had none.
+const VERSION_EPOCHLESS: u8 = 2;
+const VERSION: u8 = 3;
 
 pub(crate) type Members = Membership<u64, Member>;
 
@@ -24,11 +26,21 @@ fn count(len: usize) -> u32 {
     u32::try_from(len).expect("a group has a handful of members")
 }
 
+/// The group's epoch: the one in which its members were taken in.
+pub(crate) fn epoch_of(members: &Members) -> u16 {
+    members.nodes().map(|(_, member)| member.epoch).max().unwrap_or(0)
+}
+
 /// Version, then each voter set of the (joint) configuration, then every member, voters and learners.
 pub(crate) fn encode_membership(membership: &Members) -> Bytes {
     let mut bytes = BytesMut::new();
     let is_bare = membership.nodes().all(|(_, member)| *member == Member::default());
-    bytes.put_u8(if is_bare { VERSION_BARE } else { VERSION });
+    let version = match epoch_of(membership) {
+        _ if is_bare => VERSION_BARE,
+        0 => VERSION_EPOCHLESS,
+        _ => VERSION,
+    };
+    bytes.put_u8(version);
     let sets = membership.get_joint_config();
     bytes.put_u32_le(count(sets.len()));
     for set in sets {
@@ -44,6 +56,9 @@ pub(crate) fn encode_membership(membership: &Members) -> Bytes {
             bytes.put_u32_le(count(member.contact.len()));
             bytes.put_slice(member.contact.as_bytes());
         }
+        if version == VERSION {
+            bytes.put_u16_le(member.epoch);
+        }
     }
     bytes.freeze()
 }
@@ -51,7 +66,7 @@ pub(crate) fn encode_membership(membership: &Members) -> Bytes {
 pub(crate) fn decode_membership(bytes: Bytes) -> Result<Members, FieldError> {
     let mut reader = FieldReader::new(bytes);
     let version = reader.u8()?;
-    if version != VERSION && version != VERSION_BARE {
+    if !(VERSION_BARE..=VERSION).contains(&version) {
         return Err(FieldError::Unknown { name: "membership version", value: version.into() });
     }
     let mut sets = Vec::new();
@@ -61,7 +76,10 @@ pub(crate) fn decode_membership(bytes: Bytes) -> Result<Members, FieldError> {
     let mut nodes = BTreeMap::new();
     for _ in 0..reader.u32()? {
         let node = reader.u64()?;
-        let member = if version == VERSION { read_member(&mut reader)? } else { Member::default() };
+        let mut member = if version == VERSION_BARE { Member::default() } else { read_member(&mut reader)? };
+        if version == VERSION {
+            member.epoch = reader.u16()?;
+        }
         nodes.insert(node, member);
     }
     reader.finish()?;
@@ -81,7 +99,7 @@ fn read_member(reader: &mut FieldReader) -> Result<Member, FieldError> {
         return Err(unknown());
     }
     let contact = String::from_utf8(reader.take(len)?.to_vec()).map_err(|_| unknown())?;
-    Ok(Member { incarnation, is_voter_wanted, contact })
+    Ok(Member { incarnation, is_voter_wanted, contact, epoch: 0 })
 }
 
 fn read_nodes(reader: &mut FieldReader) -> Result<BTreeSet<u64>, FieldError> {
@@ -105,12 +123,14 @@ mod tests {
             learners in prop::collection::btree_set(10..19_u64, 0..4),
             is_bare: bool,
             contact in ".{0,20}",
+            epoch in 0..3_u16,
         ) {
             let member = |node: u64| match is_bare {
                 true => Member::default(),
                 false => Member {
                     incarnation: Incarnation(node << 40),
                     is_voter_wanted: node.is_multiple_of(2),
+                    epoch,
                     contact: contact.clone(),
                 },
             };

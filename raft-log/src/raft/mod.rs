@@ -6,6 +6,7 @@ mod append_stream;
 mod async_runtime;
 mod core_config;
 mod fence;
+mod given_up;
 mod gone_watch;
 mod heartbeat;
 #[cfg(test)]
@@ -42,13 +43,12 @@ pub(crate) use admission::{Admission, change_members};
 pub(crate) use append_stream::serve_append;
 pub(crate) use core_config::core_config;
 pub(crate) use fence::{Fence, counts};
+pub(crate) use given_up::{LeftBehind, refusal};
 pub(crate) use gone_watch::GoneWatch;
 pub(crate) use heartbeat::serve_heartbeat;
 pub(crate) use log_store::LogStore;
 pub(crate) use machine::{ErasedMachine, Machine};
-#[cfg(test)]
-pub(crate) use membership::{Members, encode_membership};
-pub(crate) use membership::{decode_membership, member_of};
+pub(crate) use membership::{Members, decode_membership, encode_membership, epoch_of, member_of};
 pub(crate) use network::NetworkFactory;
 #[cfg(test)]
 pub(crate) use parcel::ParcelId;

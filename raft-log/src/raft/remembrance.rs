@@ -109,7 +109,7 @@ impl Recollection {
                         return self.renounce(sender.node, remembered).await;
                     }
                     Verdict::Stranger { known } => self.standings.note_known_as(known),
-                    Verdict::Remembered(_) | Verdict::Welcome => {}
+                    Verdict::Remembered(_) | Verdict::GivenUp { .. } | Verdict::Welcome => {}
                 }
             }
             if silent.is_empty() {

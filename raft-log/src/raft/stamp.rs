@@ -23,6 +23,10 @@ pub(crate) struct Stamp {
     pub(crate) is_founder: bool,
     /// It understands what is remembered of it ([`super::remembrance`]); older ones do not.
     pub(crate) reads_memory: bool,
+    /// The group's epoch in that membership.
+    pub(crate) epoch: u16,
+    /// The feature level that its program supports, at most.
+    pub(crate) level: u8,
 }
 
 impl Stamp {
@@ -36,7 +40,9 @@ impl Stamp {
         stamp.put_u64_le(self.membership.map_or(0, |index| index.next().0));
         let founder = if self.is_founder { FOUNDER } else { 0 };
         let memory = if self.reads_memory { READS_MEMORY } else { 0 };
-        stamp.put_slice(&[founder | memory, 0, 0, 0]);
+        stamp.put_u8(founder | memory);
+        stamp.put_u16_le(self.epoch);
+        stamp.put_u8(self.level);
         let crc = crc32c::crc32c(&frame[..CRC_AT]);
         frame[CRC_AT..STAMP_BYTES].copy_from_slice(&crc.to_le_bytes());
         frame.freeze()
@@ -50,13 +56,15 @@ impl Stamp {
         if u32_at(frame, CRC_AT) != crc32c::crc32c(&frame[..CRC_AT]) {
             return Err(WireError::Stamp);
         }
-        let [flags] = array_at::<1>(frame, 24);
+        let [flags, epoch @ .., level] = array_at::<4>(frame, 24);
         Ok(Stamp {
             node: NodeId(u64_at(frame, 0)),
             incarnation: Incarnation(u64_at(frame, 8)),
             membership: u64_at(frame, 16).checked_sub(1).map(LogIndex),
             is_founder: flags & FOUNDER != 0,
             reads_memory: flags & READS_MEMORY != 0,
+            epoch: u16::from_le_bytes(epoch),
+            level,
         })
     }
 }
@@ -69,8 +77,15 @@ mod tests {
     #[test]
     fn a_stamp_reads_back_and_leaves_the_frame_alone() {
         for membership in [None, Some(LogIndex(0)), Some(LogIndex(77))] {
-            let (node, incarnation) = (NodeId(3), Incarnation(9));
-            let stamp = Stamp { node, incarnation, membership, is_founder: true, reads_memory: membership.is_none() };
+            let stamp = Stamp {
+                node: NodeId(3),
+                incarnation: Incarnation(9),
+                membership,
+                is_founder: true,
+                reads_memory: membership.is_none(),
+                epoch: 0x1234,
+                level: 7,
+            };
             let frame = stamp.put_on(encode(PeerMessage::VitalsRequest));
             assert_eq!(Stamp::of(&frame), Ok(stamp));
             assert!(matches!(decode(frame.clone()), Ok(PeerMessage::VitalsRequest)));

@@ -78,7 +78,10 @@ impl VoteHold {
     /// It neither votes nor campaigns: entries are missing, its directory is not the one the group knows, or whether it is as it
     /// was is just being asked.
     pub(crate) fn holds(&self) -> bool {
-        self.recovers() || self.is_recollecting.load(Ordering::Acquire) || !self.standings.may_vote()
+        self.recovers()
+            || self.is_recollecting.load(Ordering::Acquire)
+            || self.standings.is_settling()
+            || !self.standings.may_vote()
     }
 
     pub(crate) fn set_recollecting(&self, is_recollecting: bool) {

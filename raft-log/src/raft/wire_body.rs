@@ -126,6 +126,10 @@ pub(super) fn put_body(frame: &mut BytesMut, message: PeerMessage) {
                     frame.put_u64_le(term.0);
                     frame.put_u64_le(index.0);
                 }
+                Verdict::GivenUp { epoch } => {
+                    frame.put_u8(3);
+                    frame.put_u64_le(epoch.into());
+                }
             }
             frame.put_u8(answer.is_newcomer.into());
             put_log_id(frame, answer.durable.map(to_log_id).as_ref());
@@ -188,6 +192,10 @@ fn get_acquaintance(body: &mut FieldReader) -> Result<AcquaintanceAnswer, FieldE
         0 => Verdict::Welcome,
         1 => Verdict::Stranger { known: Incarnation(number) },
         2 => Verdict::Remembered(Remembrance { term: Term(number), index: LogIndex(body.u64()?) }),
+        3 => {
+            let unknown = |_| FieldError::Unknown { name: "epoch", value: number };
+            Verdict::GivenUp { epoch: u16::try_from(number).map_err(unknown)? }
+        }
         value => return Err(FieldError::Unknown { name: "verdict", value: value.into() }),
     };
     let is_newcomer = body.flag("newcomer")?;

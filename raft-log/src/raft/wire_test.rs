@@ -176,7 +176,9 @@ proptest! {
     #[test]
     fn a_flipped_bit_is_noticed(entries in prop::collection::vec(entry(), 0..3), place: prop::sample::Index) {
         let request = AppendEntriesRequest { vote: Vote::new(1, 2), prev_log_id: None, entries, leader_commit: None };
-        let stamp = Stamp { node: NodeId(1), incarnation: Incarnation(2), membership: None, is_founder: false, reads_memory: true };
+        let (node, incarnation) = (NodeId(1), Incarnation(2));
+        let stamp =
+            Stamp { node, incarnation, membership: None, is_founder: false, reads_memory: true, epoch: 0, level: 0 };
         let mut frame = stamp.put_on(encode(PeerMessage::AppendRequest(request))).to_vec();
         let bit = place.index(frame.len() * 8);
         frame[bit / 8] ^= 1 << (bit % 8);

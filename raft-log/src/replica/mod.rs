@@ -33,7 +33,7 @@ use crate::{Fitness, NodeId, ProposalClass, ProposeError, Transport};
 /// The parts, and the tasks that end with it.
 pub(crate) struct Replica {
     pub(crate) node: NodeId,
-    contact: String,
+    pub(crate) contact: String,
     pub(crate) payload_bytes_max: usize,
     segment_bytes: u64,
     pub(crate) dir: PathBuf,

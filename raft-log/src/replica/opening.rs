@@ -17,10 +17,11 @@ use crate::log_files::LogFiles;
 use crate::log_view::LogView;
 use crate::lost_tail::{AcknowledgedEarly, TailKeeper};
 use crate::raft::{
-    Admission, ErasedMachine, Fence, Founding, GoneWatch, LogRaft, LogStore, Machine, NetworkFactory, Recovery,
-    SnapshotInbox, StreamResets, core_config,
+    Admission, ErasedMachine, Fence, Founding, GoneWatch, LeftBehind, LogRaft, LogStore, Machine, NetworkFactory,
+    Recovery, SnapshotInbox, StreamResets, core_config,
 };
 use crate::recovery::open_log;
+use crate::recovery_order::carry_out;
 use crate::recovery_report::{PhaseWatch, Seen};
 use crate::repair::{LeadGuard, Steward, close_off_found};
 use crate::scrub::Scrub;
@@ -69,11 +70,13 @@ impl Replica {
                 })
                 .await?
             };
+            let mut files = files;
+            carry_out(&mut files, &*disk, &config.dir).await?;
             let view = files.view();
             let standings = view.standings().clone();
             let transport: Arc<dyn Transport> = Arc::new(Fence::new(transport, standings.clone()));
             let resets = StreamResets::default();
-            core_config.enable_elect = !view.vote_hold().recovers();
+            core_config.enable_elect = !view.vote_hold().recovers() && !standings.is_settling();
             let limits = LagLimits {
                 time: Duration::from_millis(config.in_sync_lag_ms_max),
                 bytes: config.in_sync_lag_bytes_max,
@@ -110,7 +113,6 @@ impl Replica {
             if !voters.is_empty() {
                 acks.set_voters(voters);
             }
-            raft.runtime_config().elect(!view.vote_hold().holds());
             let stopper = Stopper::start(&runtime, raft.clone(), view.clone(), acks.clone(), machine_gone);
             let mut ack_tasks = vec![runtime.spawn("lag-watch", acks.clone().watch_lag())];
             if !matched_is_durable {
@@ -124,6 +126,15 @@ impl Replica {
             });
             let status = StatusWatch::start(&runtime, &raft, &config, view.clone(), clock, stopper.is_stopping());
             steward.set_status(status.clone());
+            let left_behind = LeftBehind {
+                node: config.node,
+                view: view.clone(),
+                status: status.clone(),
+                transport: transport.clone(),
+                runtime: runtime.clone(),
+            };
+            ack_tasks.push(left_behind.start());
+            raft.runtime_config().elect(!view.vote_hold().holds());
             let recovery = Recovery {
                 node: config.node,
                 runtime: runtime.clone(),

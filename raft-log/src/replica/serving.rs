@@ -9,7 +9,7 @@ use super::Replica;
 use crate::identity::Origin;
 use crate::raft::{
     AcquaintanceAnswer, Parcel, PeerMessage, Received, SnapshotAnswer, SnapshotPiece, Stamp, TypeConfig, WireError,
-    counts, decode, encode, judge, serve_append, serve_heartbeat, to_entry_id,
+    counts, decode, encode, judge, refusal, serve_append, serve_heartbeat, to_entry_id,
 };
 use crate::repair::serve_fetch;
 use crate::{NodeId, PeerCallKind, ServeError};
@@ -27,6 +27,9 @@ impl Replica {
         let raft = &self.raft;
         let standings = self.view.standings();
         if counts(kind) && !standings.admits_request(&sender) {
+            if standings.given_up() == 0 && standings.has_left_behind(&sender) {
+                return Ok(standings.stamp().put_on(refusal(standings.members().epoch)));
+            }
             let Stamp { node, incarnation, .. } = sender;
             return Err(ServeError::Failed(format!("the group has given up directory {incarnation} of node {node}")));
         }

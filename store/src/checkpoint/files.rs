@@ -113,7 +113,7 @@ impl PartFiles {
             chain.push(Arc::new(id));
         }
         let part_files = chain.iter().map(|file| **file).collect();
-        let bytes = head::encode(&Head { part_files, ..frozen.head.clone() });
+        let bytes = head::encode(&Head { part_files, ..frozen.head.clone() }, frozen.feature_level);
         let mut files = self.files();
         files.name(&chain, index);
         if number > files.written {

@@ -34,6 +34,7 @@ enum Content {
 pub(crate) struct FrozenState {
     /// All but the names of part files.
     pub(super) head: Head,
+    pub(super) feature_level: u8,
     parts: Vec<(PartId, Content)>,
 }
 
@@ -79,7 +80,8 @@ impl FrozenState {
             let content = Content::Placement(placement_image(&state.placement));
             parts.push((PartId { table: Table::Placement, key: (0, 0) }, content));
         }
-        FrozenState { head: head_of(state, number, open_index, index_files), parts }
+        let feature_level = state.feature_level;
+        FrozenState { head: head_of(state, number, open_index, index_files), feature_level, parts }
     }
 
     /// Makes bytes of the parts. Takes its time.

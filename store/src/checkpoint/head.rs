@@ -10,7 +10,9 @@ use crate::index_file::IndexFileId;
 mod layout {
     pub const MAGIC: [u8; 4] = *b"FLSC";
     /// Versions before it hold all of the state in one piece. They are refused: the log is applied again.
-    pub const VERSION: u16 = 5;
+    pub const VERSION: u16 = 6;
+    /// Without the feature level: what is written at level 0.
+    pub const VERSION_LEVELLESS: u16 = 5;
     pub const VERSION_AT: usize = 4;
     pub const FLAGS_AT: usize = 6;
     pub const BODY_BYTES_AT: usize = 8;
@@ -60,21 +62,25 @@ pub(crate) fn put(part: &impl Encode, body: &mut Vec<u8>) {
         .expect("plain data encodes into memory without an error");
 }
 
-pub(crate) fn encode(head: &Head) -> Vec<u8> {
+pub(crate) fn encode(head: &Head, feature_level: u8) -> Vec<u8> {
     let mut body = Vec::new();
     put(head, &mut body);
-    envelope(&body, 0)
+    if feature_level == 0 {
+        return envelope(layout::VERSION_LEVELLESS, &body, 0);
+    }
+    body.push(feature_level);
+    envelope(layout::VERSION, &body, 0)
 }
 
 /// What a failed store answers instead of its state.
 pub(crate) fn encode_failed(reason: &str) -> Vec<u8> {
-    envelope(reason.as_bytes(), layout::FLAG_FAILED)
+    envelope(layout::VERSION_LEVELLESS, reason.as_bytes(), layout::FLAG_FAILED)
 }
 
-fn envelope(body: &[u8], flags: u16) -> Vec<u8> {
+fn envelope(version: u16, body: &[u8], flags: u16) -> Vec<u8> {
     let mut out = Vec::with_capacity(layout::HEADER_BYTES + body.len());
     out.extend_from_slice(&layout::MAGIC);
-    out.extend_from_slice(&layout::VERSION.to_le_bytes());
+    out.extend_from_slice(&version.to_le_bytes());
     out.extend_from_slice(&flags.to_le_bytes());
     out.extend_from_slice(&(body.len() as u64).to_le_bytes());
     let crc = crc32c::crc32c_append(crc32c::crc32c(&out), body);
@@ -83,8 +89,9 @@ fn envelope(body: &[u8], flags: u16) -> Vec<u8> {
     out
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Head, String> {
-    let (flags, body) = open_envelope(bytes)?;
+/// The head, and the feature level of the state.
+pub(crate) fn decode(bytes: &[u8]) -> Result<(Head, u8), String> {
+    let (version, flags, body) = open_envelope(bytes)?;
     if flags == layout::FLAG_FAILED {
         return Err(format!("it was taken after the store had failed: {}", String::from_utf8_lossy(body)));
     }
@@ -94,14 +101,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Head, String> {
     let config = bincode::config::standard().with_limit::<BODY_BYTES_MAX>();
     let (head, used) =
         bincode::decode_from_slice::<Head, _>(body, config).map_err(|error| format!("its body: {error}"))?;
-    if used != body.len() {
-        return Err(format!("its body has {} bytes, {used} of them are used", body.len()));
+    match (version, &body[used..]) {
+        (layout::VERSION_LEVELLESS, []) => Ok((head, 0)),
+        (layout::VERSION, [level]) if *level > 0 => Ok((head, *level)),
+        _ => Err(format!("its body has {} bytes, its head takes {used} of them", body.len())),
     }
-    Ok(head)
 }
 
-/// Flags and body.
-fn open_envelope(bytes: &[u8]) -> Result<(u16, &[u8]), String> {
+/// Version, flags and body.
+fn open_envelope(bytes: &[u8]) -> Result<(u16, u16, &[u8]), String> {
     let Some((header, body)) = bytes.split_first_chunk::<{ layout::HEADER_BYTES }>() else {
         return Err(format!("it has {} bytes, its header alone has {}", bytes.len(), layout::HEADER_BYTES));
     };
@@ -109,8 +117,9 @@ fn open_envelope(bytes: &[u8]) -> Result<(u16, &[u8]), String> {
         return Err("it does not begin with its magic".to_owned());
     }
     let version = u16::from_le_bytes([header[layout::VERSION_AT], header[layout::VERSION_AT + 1]]);
-    if version != layout::VERSION {
-        return Err(format!("its version is {version}, {} is known", layout::VERSION));
+    if !(layout::VERSION_LEVELLESS..=layout::VERSION).contains(&version) {
+        let known = format!("{} and {} are known", layout::VERSION_LEVELLESS, layout::VERSION);
+        return Err(format!("its version is {version}, {known}"));
     }
     let mut said = [0; 8];
     said.copy_from_slice(&header[layout::BODY_BYTES_AT..layout::CRC_AT]);
@@ -124,5 +133,5 @@ fn open_envelope(bytes: &[u8]) -> Result<(u16, &[u8]), String> {
         return Err("it does not fit its checksum".to_owned());
     }
     let flags = u16::from_le_bytes([header[layout::FLAGS_AT], header[layout::FLAGS_AT + 1]]);
-    Ok((flags, body))
+    Ok((version, flags, body))
 }

@@ -30,7 +30,7 @@ pub(crate) struct Restored {
 
 /// Reads a checkpoint back, with the part files in `dir` that it names. `Err` tells what is wrong.
 pub(crate) fn load(disk: &dyn Disk, dir: &Path, checkpoint: &[u8]) -> Result<Restored, String> {
-    let head = head::decode(checkpoint)?;
+    let (head, feature_level) = head::decode(checkpoint)?;
     let mut parts: BTreeMap<PartId, Bytes> = BTreeMap::new();
     for named in &head.part_files {
         let name = named.file_name();
@@ -46,7 +46,8 @@ pub(crate) fn load(disk: &dyn Disk, dir: &Path, checkpoint: &[u8]) -> Result<Res
             }
         }
     }
-    let state = state_of(&head, &parts)?;
+    let mut state = state_of(&head, &parts)?;
+    state.feature_level = feature_level;
     Ok(Restored { head, state })
 }
 

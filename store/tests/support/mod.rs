@@ -268,6 +268,11 @@ impl Node {
         node
     }
 
+    /// As an older program would be.
+    pub fn with_level_max(self, level_max: u8) -> Node {
+        Node { machine: self.machine.with_level_max(level_max), ..self }
+    }
+
     pub fn with_topic(mut self, name: &str, queue_count: u32) -> Node {
         let outcome = self.run(create_topic(name, queue_count));
         assert!(matches!(outcome, Outcome::TopicCreated { .. }), "{outcome:?}");

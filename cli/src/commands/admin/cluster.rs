@@ -42,6 +42,9 @@ struct StateView {
     raft_durability: String,
     in_sync: Vec<u64>,
     lost_messages: u64,
+    /// What entries mean in its group, and the most that its program supports.
+    feature_level: u32,
+    feature_level_max: u32,
     /// The life of its data directory.
     incarnation: String,
     /// Its broker group takes no messages.
@@ -103,6 +106,8 @@ fn state_of(status: ClusterStatusReply) -> StateView {
         raft_durability: status.raft_durability,
         in_sync: status.in_sync,
         lost_messages: status.lost_messages,
+        feature_level: status.feature_level,
+        feature_level_max: status.feature_level_max,
         incarnation: status.incarnation,
         write_wiped: status.write_wiped,
         trouble,
@@ -121,6 +126,9 @@ fn note_of(state: &StateView) -> String {
     }
     if state.raft_durability == "os" {
         notes.push("confirms before its disk".to_owned());
+    }
+    if state.feature_level != state.feature_level_max {
+        notes.push(format!("feature level {}, its program supports {}", state.feature_level, state.feature_level_max));
     }
     if state.lost_messages > 0 {
         notes.push(format!("async tail lost: {} messages", state.lost_messages));

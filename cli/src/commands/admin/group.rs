@@ -10,7 +10,7 @@ use flotilla_proto::status::Code;
 use serde::Serialize;
 
 use super::topic::queue_text;
-use super::{group_change, print, while_doing};
+use super::{group_change, print, unsafe_recover, while_doing};
 use crate::connect_options::{group_name, topic_name};
 use crate::failure::Failure;
 use crate::table::Table;
@@ -66,6 +66,14 @@ pub enum GroupCommand {
         #[arg(value_name = "NAME", value_parser = group_name)]
         name: GroupName,
     },
+    /// Have the broker group go on with one replica, when its majority is gone for good; without --confirm only tells what
+    /// that would cost
+    ///
+    /// Of the replicas that answer the one with the longest log goes on, alone. All others are given up: what they held that this one
+    /// does not is lost, and they neither vote nor count when they come back. Ask without --confirm first. The replica stops on
+    /// the order and carries it out when it is started again; then add others, with empty directories: `flotilla admin
+    /// replica add`.
+    UnsafeRecover(unsafe_recover::Arguments),
 }
 
 /// `--start`.
@@ -218,6 +226,7 @@ pub async fn run(command: GroupCommand, admin: &AdminClient, json: bool) -> Resu
         GroupCommand::Update(arguments) => group_change::update(arguments, admin, json).await,
         GroupCommand::Pause { name } => group_change::pause(&name, true, admin, json).await,
         GroupCommand::Resume { name } => group_change::pause(&name, false, admin, json).await,
+        GroupCommand::UnsafeRecover(arguments) => unsafe_recover::run(arguments, admin, json).await,
         GroupCommand::Delete { name } => {
             admin.delete_group(&name).await.map_err(|error| not_done("deleted", &name, error))?;
             print(json, &DeletedView { deleted: name.as_str() }, || format!("group {name} is deleted"))

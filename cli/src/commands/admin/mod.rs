@@ -11,6 +11,7 @@ mod message;
 mod replica;
 mod topic;
 mod transaction;
+mod unsafe_recover;
 
 use std::path::PathBuf;
 
@@ -46,6 +47,7 @@ Examples:
   flotilla admin replica list
   flotilla admin replica add 4 --address 10.0.0.4:10912
   flotilla admin replica replace 3 4 --address 10.0.0.4:10912
+  flotilla admin group unsafe-recover                     a majority is gone for good: what going on would cost
   flotilla admin --endpoint 10.0.0.1:8081 topic list      ask a broker instead of a namesrv")]
 pub struct AdminArguments {
     #[command(subcommand)]

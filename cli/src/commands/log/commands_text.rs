@@ -72,6 +72,7 @@ pub fn describe(command: &Command) -> String {
             format!("prolong {count} deliveries of {topic}/{} to {group} until {invisible_until_ms}", queue.0)
         }
         Command::DropDrained { name, uid } => format!("drop drained queues of topic {name}, its life number {uid}"),
+        Command::RaiseLevel { level } => format!("raise level {level}"),
         Command::SetDedupWindow { entries_max } => format!("keep {entries_max} message ids to find repeated sends"),
         Command::DropTopic { name, uid } => format!("delete topic {name}, its life number {uid}"),
         Command::DeadLetter { group, topic, queue, offset, .. } => {
