@@ -99,7 +99,8 @@ impl Replica {
             if !answer.is_newcomer {
                 return Err(MemberError::NotNew(node));
             }
-            let member = Member { incarnation: sender.incarnation, is_voter_wanted: false, contact: answer.contact };
+            let (incarnation, epoch) = (sender.incarnation, members.epoch);
+            let member = Member { incarnation, is_voter_wanted: false, epoch, contact: answer.contact };
             self.change(&members, ChangeMembers::SetNodes([(node.0, member)].into()), timeout).await
         })
     }

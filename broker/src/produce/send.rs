@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flotilla_message::{AckLevel, MessageId, MessageType, Permission, QueueId, SendLevel, StoredFrame, TopicName};
+use flotilla_message::{MessageId, MessageType, Permission, QueueId, SendLevel, StoredFrame, TopicName};
 use flotilla_proto::metadata::ACK_PLACE;
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{AckPlace, CallContext, Reply, v2};

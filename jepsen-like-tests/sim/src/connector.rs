@@ -294,6 +294,7 @@ impl AdminCalls for BrokerWay {
         trace_message TraceMessageRequest TraceMessageReply;
         set_write_permission SetWritePermissionRequest SetWritePermissionReply;
         set_topic_shares SetTopicSharesRequest SetTopicSharesReply;
+        recover_group RecoverGroupRequest RecoverGroupReply;
     }
 }
 

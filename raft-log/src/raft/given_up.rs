@@ -75,13 +75,15 @@ impl LeftBehind {
         let answers = join_all(asking).await;
         let epochs = answers.into_iter().flatten().filter_map(|(answer, _)| match answer.verdict {
             Verdict::GivenUp { epoch } => Some(epoch),
-            Verdict::Welcome | Verdict::Stranger { .. } => None,
+            Verdict::Welcome | Verdict::Remembered(_) | Verdict::Stranger { .. } => None,
         });
         let standings = self.view.standings();
         let Some(epoch) = epochs.max().filter(|epoch| *epoch > standings.given_up()) else { return };
         let writing = standings.clone();
-        if let Err(error) = self.runtime.blocking(move || writing.give_up(epoch)).await {
-            self.view.failure().report_io("identity", error);
+        if let Err(error) = self.view.shared.write_blocking(move || writing.give_up(epoch)).await {
+            if !self.view.shared.room.is_closing() {
+                self.view.failure().report_io("identity", error);
+            }
             return;
         }
         self.view.shared.damages.wake();
