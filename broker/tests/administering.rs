@@ -382,3 +382,32 @@ async fn members_with_other_filters_are_reported_and_refused_if_the_settings_say
         cluster.shutdown().await;
     }
 }
+
+/// Who has said good-bye, to whichever replica, binds nobody: the next member may want other messages at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_has_left_is_compared_with_nobody() {
+    let cluster = Cluster::start_with(3, |config| config.refuse_differing_subscriptions = true).await;
+    let leader = cluster.leader().await;
+    let others: Vec<u64> = (1..=3).filter(|node| *node != leader).collect();
+    cluster.client(leader).create_topic("orders", MessageType::Normal, 1).await;
+    let member = |node: u64, id: &str| {
+        let metadata = std::sync::Arc::new(flotilla_proto::metadata::of_client(id, "0"));
+        Client { metadata, ..cluster.client(node) }
+    };
+    let poll = async |member: &Client, tag: &str| {
+        let filter = |request: &mut v2::ReceiveMessageRequest| {
+            let (kind, expression) = (v2::FilterType::Tag.into(), tag.to_owned());
+            request.filter_expression = Some(v2::FilterExpression { r#type: kind, expression });
+        };
+        member.receive_with("g", "orders", SHORT, LONG, filter).await.code
+    };
+    let (old, new) = (member(others[0], "old"), member(others[1], "new"));
+    assert_eq!(poll(&old, "red").await, 40401);
+    assert_eq!(poll(&new, "blue").await, 40000);
+    let good_bye = v2::NotifyClientTerminationRequest { group: Some(resource("g")) };
+    let told = old.messaging.notify_client_termination(old.options(LONG), good_bye).await.expect("an answer");
+    assert_eq!(code(told.body.status.as_ref()), 20000);
+    assert_eq!(poll(&new, "blue").await, 40401);
+    assert_eq!(poll(&old, "red").await, 40000, "if it comes back, it is the later one");
+    cluster.shutdown().await;
+}

@@ -8,6 +8,11 @@ use flotilla_proto::status::Code;
 pub fn for_send(error: &SendError, topic: &TopicName) -> String {
     match error {
         SendError::Rejected { code, .. } if *code == Code::TopicNotFound as i32 => create_topic(topic),
+        SendError::Rejected { code, .. } if *code == Code::MessagePropertyConflictWithType as i32 => {
+            "\n  FIFO topics take messages with --group, DELAY topics with --delay, NORMAL topics those with neither; \
+             messages of transactions are sent by programs"
+                .to_owned()
+        }
         SendError::Rejected { .. } | SendError::NotStored { .. } | SendError::Unknown { .. } => String::new(),
     }
 }

@@ -170,7 +170,9 @@ impl LeaderCall for ResendDeadLetters {
                 Outcome::Redelivered => reply.resent += 1,
                 Outcome::Rejected(rejection) => {
                     let reason = match rejection {
-                        Rejection::NotConsumed { .. } => "it is in flight again already".to_owned(),
+                        Rejection::NotConsumed { .. } => {
+                            "it is in flight again already, or the group was moved back and will get it".to_owned()
+                        }
                         other => other.to_string(),
                     };
                     reply.failed.push(admin::NotResent { offset, reason });
@@ -202,14 +204,40 @@ async fn place_of(replica: &Replica, letters: &Letters, offset: QueueOffset) -> 
     let slots = store.slots(&letters.topic, QUEUE, offset, 1).map_err(|error| error.to_string())?;
     let (_, letter) = slots.first().filter(|(at, _)| *at == offset).ok_or("there is no such dead letter")?;
     let frame = Frames::new(replica).frame(letter).await.map_err(|error| error.to_string())?;
-    let topic = frame.topic_name().clone();
-    let info = store.topic(&topic).ok_or_else(|| format!("topic '{topic}' is gone"))?;
-    for queue in (0..info.queue_count).map(QueueId) {
-        if let Some((offset, slot)) = find_in(replica, &topic, queue, letter)? {
-            return Ok((topic, queue, offset, slot));
+    let sent_to = frame.topic_name().clone();
+    for topic in places(replica, &letters.group, &sent_to)? {
+        let queue_count = store.topic(&topic).map_or(0, |info| info.queue_count);
+        for queue in (0..queue_count).map(QueueId) {
+            if let Some((offset, slot)) = find_in(replica, &topic, queue, letter)? {
+                return Ok((topic, queue, offset, slot));
+            }
         }
     }
-    Err(format!("message is not in topic '{topic}' any more"))
+    Err(format!("message is not in topic '{sent_to}' any more"))
+}
+
+/// The topics in which a group can have had a message: the one that it was sent to, or, if the group never read that, dead
+/// letters of other groups that it reads.
+fn places(replica: &Replica, group: &GroupName, sent_to: &TopicName) -> Result<Vec<TopicName>, String> {
+    let store = &replica.store;
+    let has_met = |topic: &TopicName| {
+        let progress = store.progress(group, topic, QUEUE).ok().flatten();
+        progress.is_some_and(|progress| progress.is_pinned)
+    };
+    if has_met(sent_to) {
+        return Ok(vec![sent_to.clone()]);
+    }
+    let own = TopicName::dead_letter(group);
+    let topics = store.topics().into_iter().map(|info| info.name);
+    let letters: Vec<TopicName> =
+        topics.filter(|topic| topic.is_dead_letter() && *topic != own && has_met(topic)).collect();
+    if letters.is_empty() {
+        return Err(match store.topic(sent_to) {
+            Some(_) => format!("group '{group}' does not read topic '{sent_to}'"),
+            None => format!("topic '{sent_to}' is gone"),
+        });
+    }
+    Ok(letters)
 }
 
 /// Finds a message in a queue. Its slot was made at the earliest when the message was written, at the latest when it

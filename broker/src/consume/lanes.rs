@@ -98,6 +98,13 @@ impl Lanes {
         }
     }
 
+    /// A member has left its group.
+    pub fn gone(&self, client_id: &str, group: &GroupName) {
+        for (_, lane) in self.lanes_of(group) {
+            lane.members.lock().expect(LOCK).gone(client_id);
+        }
+    }
+
     /// Who polls for a group, in which topics.
     pub fn members(&self, group: &GroupName, now: Instant) -> Vec<admin::GroupMember> {
         let mut rows = Vec::new();

@@ -61,6 +61,11 @@ impl Members {
         })
     }
 
+    /// It has left.
+    pub fn gone(&mut self, client_id: &str) {
+        self.known.remove(client_id);
+    }
+
     /// Those that have asked lately.
     pub fn live(&self, now: Instant) -> impl Iterator<Item = (&str, &Member)> {
         let known = self.known.iter().map(|(client_id, member)| (client_id.as_str(), member));

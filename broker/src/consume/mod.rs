@@ -2,6 +2,7 @@
 
 pub mod ack;
 pub mod delivery;
+pub mod farewell;
 pub mod filter;
 pub mod frames;
 pub mod give_up;

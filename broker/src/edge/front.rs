@@ -13,6 +13,7 @@ use super::query::{QueryAssignment, QueryRoute};
 use super::telemetry;
 use crate::cluster::pass_on::{AbroadCall, is_unavailable, meant_for, pass_on};
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
+use crate::consume::farewell;
 use crate::consume::give_up::ForwardToDeadLetters;
 use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
 use crate::consume::pull::PullMessage;
@@ -265,12 +266,13 @@ impl Messaging for Front {
     fn notify_client_termination(
         &self,
         context: CallContext,
-        _request: v2::NotifyClientTerminationRequest,
+        request: v2::NotifyClientTerminationRequest,
     ) -> BoxFuture<'_, Reply<v2::NotifyClientTerminationResponse>> {
-        if let Some(client_id) = &context.client_id {
-            self.replica.clients.gone(client_id);
-        }
-        Box::pin(std::future::ready(v2::NotifyClientTerminationResponse { status: Some(ok()) }.into()))
+        let said = farewell::say(self.replica.clone(), context, request);
+        Box::pin(async move {
+            said.await;
+            v2::NotifyClientTerminationResponse { status: Some(ok()) }.into()
+        })
     }
 
     fn telemetry(

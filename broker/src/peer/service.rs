@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::admin;
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
+use crate::consume::farewell;
 use crate::consume::give_up::ForwardToDeadLetters;
 use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
 use crate::consume::pull::PullMessage;
@@ -90,6 +91,7 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         EndTransaction::METHOD => take_in::<EndTransaction>(replica, request).await,
         check::METHOD => check::take_in(replica, request).await,
         renewal::METHOD => renewal::take_in(replica, request),
+        farewell::METHOD => farewell::take_in(replica, &request),
         ForwardToDeadLetters::METHOD => take_in::<ForwardToDeadLetters>(replica, request).await,
         ReceiveMessage::METHOD => take_in::<ReceiveMessage>(replica, request).await,
         PullMessage::METHOD => take_in::<PullMessage>(replica, request).await,

@@ -36,7 +36,8 @@ Examples:
   flotilla receive --topic orders --group billing                  until nothing came for 5 seconds
   flotilla receive --topic orders --group billing --follow         until Ctrl-C
   flotilla receive --topic orders --group billing --max 1 --no-ack  look, leave it for others
-  flotilla receive --topic orders --group vip --filter 'gold || silver' --json | jq .body")]
+  flotilla receive --topic orders --group vip --filter 'gold || silver' --json | jq .body
+  flotilla receive --topic orders --group dear --sql 'price > 100'")]
 pub struct ReceiveArguments {
     /// The topic, which must exist
     #[arg(long, short, value_name = "TOPIC", value_parser = topic_name)]
@@ -62,6 +63,9 @@ pub struct ReceiveArguments {
     /// Only messages with one of these tags, such as `gold || silver`
     #[arg(long, value_name = "TAGS")]
     filter: Option<String>,
+    /// Only messages whose properties meet this condition, such as `price > 10 AND city LIKE 'hang%'`
+    #[arg(long, value_name = "CONDITION", conflicts_with = "filter")]
+    sql: Option<String>,
     /// Print one JSON object per message
     #[arg(long)]
     json: bool,
@@ -104,7 +108,11 @@ struct MessageLine<'a> {
 pub async fn run(arguments: ReceiveArguments, runtime: Runtime) -> Result<(), Failure> {
     let client = arguments.connect.client().map_err(Failure::usage)?;
     let consumer = client.simple_consumer(SimpleConsumerConfig {
-        filter: arguments.filter.clone().map_or(Filter::All, Filter::Tag),
+        filter: match (arguments.filter.clone(), arguments.sql.clone()) {
+            (Some(tags), _) => Filter::Tag(tags),
+            (None, Some(condition)) => Filter::Sql(condition),
+            (None, None) => Filter::All,
+        },
         await_duration: if arguments.follow { CALL_WAIT_MAX } else { arguments.timeout.min(CALL_WAIT_MAX) },
         ..SimpleConsumerConfig::new(arguments.group.clone(), arguments.topic.clone())
     })?;

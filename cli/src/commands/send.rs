@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
@@ -20,7 +21,7 @@ use crate::hints;
 use crate::lines::{Line, LineError, read_lines};
 use crate::output;
 use crate::progress::Progress;
-use crate::quantity::{format_count, format_duration};
+use crate::quantity::{format_count, format_duration, parse_duration};
 
 /// How many failures are told one by one; the rest is counted.
 const FAILURES_SHOWN: usize = 10;
@@ -36,6 +37,7 @@ Examples:
   printf 'a\\nb\\nc\\n' | flotilla send --topic orders
   flotilla send --topic orders --file orders.txt --tag new --property source=import
   flotilla send --topic steps --group order-17 < steps.txt      a FIFO topic: lines keep their order
+  flotilla send --topic reminders --delay 90s < reminders.txt   a DELAY topic: nobody sees them before
   flotilla send --topic orders --json < orders.txt | jq .offset  one receipt a line")]
 pub struct SendArguments {
     /// The topic; where the brokers allow it, one that does not exist is made by its first message
@@ -53,6 +55,9 @@ pub struct SendArguments {
     /// Message group of every message, for FIFO topics; lines are then sent one after the other
     #[arg(long, value_name = "MESSAGE_GROUP")]
     group: Option<String>,
+    /// Deliver each message so long after it is sent, for DELAY topics, such as 500ms, 90s or 2h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "group")]
+    delay: Option<Duration>,
     /// A property of every message; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = property)]
     property: Vec<(String, String)>,
@@ -141,7 +146,8 @@ pub async fn run(arguments: SendArguments, runtime: Runtime) -> Result<(), Failu
     let started = runtime.now();
     let mut progress = Progress::on_terminal("sent", None, &runtime);
     let lines = read_lines(source, limits::BODY_BYTES_MAX, &runtime);
-    let (stored, failures) = send_all(&arguments, &producer, in_flight, lines, &mut progress).await;
+    let message_of = |body| message_of(&arguments, &runtime, body);
+    let (stored, failures) = send_all(&arguments, &producer, message_of, in_flight, lines, &mut progress).await;
     progress.finish();
     if failures.count > 0 {
         return Err(SendCommandError::Lines { stored, failures }.into());
@@ -155,6 +161,7 @@ pub async fn run(arguments: SendArguments, runtime: Runtime) -> Result<(), Failu
 async fn send_all(
     arguments: &SendArguments,
     producer: &Producer,
+    message_of: impl Fn(Bytes) -> OutgoingMessage,
     in_flight: usize,
     mut lines: mpsc::Receiver<Result<Line, LineError>>,
     progress: &mut Progress,
@@ -185,7 +192,7 @@ async fn send_all(
                 progress.update(stored, "");
             }
             Either::Right(Some(Ok(line))) => {
-                let send = producer.send(message_of(arguments, line.bytes));
+                let send = producer.send(message_of(line.bytes));
                 under_way.push(async move { (line.number, send.await) });
             }
             Either::Right(Some(Err(error))) => failures.add(error.number(), error.to_string()),
@@ -194,8 +201,12 @@ async fn send_all(
     }
 }
 
-fn message_of(arguments: &SendArguments, body: Bytes) -> OutgoingMessage {
+fn message_of(arguments: &SendArguments, runtime: &Runtime, body: Bytes) -> OutgoingMessage {
     let mut message = OutgoingMessage::new(arguments.topic.clone(), body);
+    if let Some(delay) = arguments.delay {
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        message = message.with_delivery_at_ms(runtime.wall_ms().saturating_add(delay_ms));
+    }
     if let Some(tag) = &arguments.tag {
         message = message.with_tag(tag.clone());
     }

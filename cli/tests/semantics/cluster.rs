@@ -48,7 +48,7 @@ pub struct Cluster {
     /// In the order of their numbers; `None` for one that was killed.
     brokers: Vec<Option<Server>>,
     _namesrv: Server,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Cluster {
@@ -98,7 +98,7 @@ impl Cluster {
         });
         let connector = Arc::new(TonicConnector::new(runtime.clone()));
         let addresses = (1..=nodes).map(address).collect();
-        let cluster = Cluster { runtime, connector, namesrv_address, addresses, brokers, _namesrv: namesrv, _dir: dir };
+        let cluster = Cluster { runtime, connector, namesrv_address, addresses, brokers, _namesrv: namesrv, dir };
         cluster.leader().await;
         cluster
     }
@@ -148,6 +148,30 @@ impl Cluster {
     /// The brokers' processes.
     pub fn pids(&self) -> Vec<u32> {
         self.brokers.iter().flatten().map(Server::pid).collect()
+    }
+
+    /// Bytes that the brokers' files take up on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt as _;
+        let mut folders = vec![self.dir.path().to_owned()];
+        let mut bytes = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                match entry.metadata() {
+                    Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
+                    Ok(metadata) => bytes += metadata.blocks() * 512,
+                    // Gone since.
+                    Err(_) => {}
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Bytes that are free where the brokers' files are.
+    pub fn disk_free_bytes(&self) -> u64 {
+        let free = flotilla_raft_log::Disk::free_bytes(&flotilla_raft_log::OsDisk, self.dir.path());
+        free.expect("the disk tells")
     }
 
     /// SIGKILL to the replica that leads.

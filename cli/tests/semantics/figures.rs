@@ -1,7 +1,15 @@
 //! Figures, for `docs/benchmarks.md`: they take minutes, so nobody runs them unasked.
 //!
 //! `cargo test --profile ci -p flotilla --test semantics -- --ignored --nocapture --test-threads 1 figures`
-//! `FLOTILLA_BACKLOG` says how many messages the backlogs get.
+//!
+//! | variable | what it says |
+//! |---|---|
+//! | `FLOTILLA_BACKLOG` | how many messages the backlogs get, instead of 100 million in one replica and 20 million in three |
+//! | `FLOTILLA_IN_FLIGHT` | how many batches are on their way at once, instead of 16 |
+//!
+//! A backlog needs about 320 bytes of disk for each message and replica, in the folder for temporary files (`TMPDIR`); it is
+//! looked at beforehand whether that is free. Its fill says how far it is every ten seconds. What it keeps in memory does not
+//! grow with the backlog: so many batches are on their way, and one answer of a thousand messages is read at a time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,10 +26,17 @@ use crate::cluster::{Cluster, LONG, OK, admin_call};
 
 const BODY_BYTES: usize = 128;
 const BATCH: usize = 1_000;
-const SENDS_IN_FLIGHT: usize = 8;
+/// Bytes of disk for a message of a backlog in one replica: its frame in the log, its slot, its id in the index of keys.
+const DISK_BYTES: u64 = 320;
+/// A batch that is refused is sent again for so long.
+const TRY_FOR: Duration = Duration::from_secs(120);
 
-fn backlog_count(default: u64) -> u64 {
-    std::env::var("FLOTILLA_BACKLOG").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+fn number_of(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn sends_in_flight() -> usize {
+    usize::try_from(number_of("FLOTILLA_IN_FLIGHT", 16)).expect("small")
 }
 
 fn ms(duration: Duration) -> f64 {
@@ -49,30 +64,47 @@ fn small(topic: &str, id: String, change: impl FnOnce(&mut v2::SystemProperties)
     v2::Message { body: Bytes::from_static(&[b'x'; BODY_BYTES]), ..message(topic, &id, change) }
 }
 
-/// Sends so many messages in batches, several at once.
-async fn fill(cluster: &Cluster, client: &Client, topic: &'static str, from: u64, count: u64) -> Duration {
+/// Sends a batch; the broker may say that it is busy, or not answer: the same ids again.
+async fn send_until_taken(client: &Client, messages: impl Fn() -> Vec<v2::Message>) {
     let began = Instant::now();
-    let places = Arc::new(Semaphore::new(SENDS_IN_FLIGHT));
+    loop {
+        let request = v2::SendMessageRequest { messages: messages() };
+        let why = match client.messaging.send_message(client.options(LONG), request).await {
+            Ok(reply) if status::is_ok(reply.body.status.as_ref()) => return,
+            Ok(reply) => format!("{:?}", reply.body.status),
+            Err(error) => error.to_string(),
+        };
+        assert!(began.elapsed() < TRY_FOR, "a batch is not taken: {why}");
+    }
+}
+
+/// Sends so many messages in batches, several at once, and says every ten seconds how far it is.
+async fn fill(cluster: &Cluster, client: &Client, topic: &'static str, count: u64) -> Duration {
+    let began = Instant::now();
+    let in_flight = sends_in_flight();
+    let places = Arc::new(Semaphore::new(in_flight));
+    let (mut told, mut told_at) = (0, Instant::now());
     for batch in 0..count / BATCH as u64 {
         let place = places.clone().acquire_owned().await.expect("never closed");
         let client = client.clone();
         let send = async move {
-            let first = from + batch * BATCH as u64;
-            let messages = || (0..BATCH as u64).map(|at| small(topic, format!("m-{}", first + at), |_| ())).collect();
-            // The broker may say that it is busy: the same ids again.
-            for _ in 0..100 {
-                let request = v2::SendMessageRequest { messages: messages() };
-                let sent = client.messaging.send_message(client.options(LONG), request).await;
-                if sent.is_ok_and(|reply| status::is_ok(reply.body.status.as_ref())) {
-                    drop(place);
-                    return;
-                }
-            }
-            panic!("batch {batch} is not taken");
+            let first = batch * BATCH as u64;
+            send_until_taken(&client, || {
+                (0..BATCH as u64).map(|at| small(topic, format!("m-{}", first + at), |_| ())).collect()
+            })
+            .await;
+            drop(place);
         };
         cluster.runtime.spawn("sender", send).detach();
+        if told_at.elapsed() > Duration::from_secs(10) {
+            let (sent, seconds) = (batch * BATCH as u64, told_at.elapsed().as_secs_f64());
+            let (rate, memory, gib) = ((sent - told) as f64 / seconds, memory(cluster), cluster.disk_bytes() as f64);
+            let gib = gib / f64::from(1 << 30);
+            println!("  {sent} of {count} sent, {rate:.0}/s at the moment; {memory:?} MiB, {gib:.1} GiB of disk");
+            (told, told_at) = (sent, Instant::now());
+        }
     }
-    let _all = places.acquire_many(SENDS_IN_FLIGHT as u32).await.expect("never closed");
+    let _all = places.acquire_many(in_flight as u32).await.expect("never closed");
     began.elapsed()
 }
 
@@ -104,7 +136,7 @@ async fn time_lookups(client: &Client, topic: &'static str) {
         let stored = system_of(&pulled.messages[0]).store_timestamp.expect("a time");
         stamps.push(u64::try_from(stored.seconds * 1_000 + i64::from(stored.nanos / 1_000_000)).expect("a time"));
     }
-    let (mut found, mut rewound) = (Vec::new(), Vec::new());
+    let (mut found, mut moved, mut rewound) = (Vec::new(), Vec::new(), Vec::new());
     for at_ms in stamps.iter().chain(stamps.iter().rev()) {
         let began = Instant::now();
         let (code, offset) = client.query_offset(topic, QueryOffsetPolicy::Timestamp, Some(*at_ms)).await;
@@ -114,23 +146,32 @@ async fn time_lookups(client: &Client, topic: &'static str) {
         let to = Some(To::TimestampMs(*at_ms));
         let reset = admin::ResetGroupRequest { group: "rewinder".to_owned(), topic: topic.to_owned(), queue: None, to };
         admin_call!(client, reset_group, reset);
+        moved.push(ms(began.elapsed()));
         let received = client.receive("rewinder", topic, LONG, LONG).await;
         rewound.push(ms(began.elapsed()));
         assert!(!received.messages.is_empty());
     }
     println!("  a time found by query: {}", spread(found));
-    println!("  a group rewound to a time, until its first messages are here: {}", spread(rewound));
+    println!("  a group rewound to a time in all queues, one commit: {}", spread(moved));
+    println!("  the same until its first messages are here, two commits: {}", spread(rewound));
 }
 
 async fn backlog(replicas: u16, default: u64) {
-    let count = backlog_count(default);
-    let cluster = Cluster::start_of(replicas, "segment_bytes = 1073741824").await;
+    let count = number_of("FLOTILLA_BACKLOG", default);
+    let needed = count * DISK_BYTES * u64::from(replicas);
+    // Expired messages would go by themselves when the disk fills up, and the oldest ones after them.
+    let cluster = Cluster::start_of(replicas, "segment_bytes = 1073741824\ndisk_delete_percent = 99").await;
+    let free = cluster.disk_free_bytes();
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    assert!(free > needed, "{:.1} GiB of disk are needed, {:.1} are free; TMPDIR says where", gib(needed), gib(free));
     let client = cluster.client(cluster.leader().await);
     client.create_topic("deep", MessageType::Normal, 4).await;
     client.create_group("rewinder", false, 99).await;
     println!("backlog of {count} messages of {BODY_BYTES} bytes, {replicas} replicas, batches of {BATCH}:");
-    let took = fill(&cluster, &client, "deep", 0, count).await;
+    let took = fill(&cluster, &client, "deep", count).await;
     println!("  filled in {:.0} s, {:.0} messages/s", took.as_secs_f64(), count as f64 / took.as_secs_f64());
+    let disk = cluster.disk_bytes();
+    println!("  {:.1} GiB of disk, {} bytes a message and replica", gib(disk), disk / count / u64::from(replicas));
     println!("  anonymous memory of each broker, MiB: {:?}", memory(&cluster));
     time_lookups(&client, "deep").await;
 
@@ -168,7 +209,7 @@ async fn backlog(replicas: u16, default: u64) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes minutes"]
 async fn figures_backlog_in_three_replicas() {
-    backlog(3, 10_000_000).await;
+    backlog(3, 20_000_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,21 +261,23 @@ fn delayed(id: String, wall_ms: u64) -> v2::Message {
 
 async fn send_delayed(cluster: &Cluster, client: &Client, count: u64, due_ms: impl Fn(u64) -> u64) -> Duration {
     let began = Instant::now();
-    let places = Arc::new(Semaphore::new(SENDS_IN_FLIGHT));
+    let in_flight = sends_in_flight();
+    let places = Arc::new(Semaphore::new(in_flight));
     for batch in 0..count / BATCH as u64 {
         let place = places.clone().acquire_owned().await.expect("never closed");
         let (client, first) = (client.clone(), batch * BATCH as u64);
         let due: Vec<u64> = (first..first + BATCH as u64).map(&due_ms).collect();
         let prefix = cluster.runtime.random_u64();
         let send = async move {
-            let messages = due.iter().enumerate().map(|(at, due_ms)| delayed(format!("{prefix:x}-{at}"), *due_ms));
-            let status = client.send_all(messages.collect()).await.body.status.expect("a status");
-            assert_eq!(status.code, OK, "{}", status.message);
+            send_until_taken(&client, || {
+                due.iter().enumerate().map(|(at, due_ms)| delayed(format!("{prefix:x}-{at}"), *due_ms)).collect()
+            })
+            .await;
             drop(place);
         };
         cluster.runtime.spawn("sender", send).detach();
     }
-    let _all = places.acquire_many(SENDS_IN_FLIGHT as u32).await.expect("never closed");
+    let _all = places.acquire_many(in_flight as u32).await.expect("never closed");
     began.elapsed()
 }
 
@@ -302,11 +345,14 @@ async fn figures_of_delays() {
         spread(sends)
     };
     println!("  before: sends one by one {}; MiB: {:?}", sends(1_000).await, memory(&cluster));
+    println!("  at rest before: {:.2} % of one core", cpu_at_rest(&cluster, 10).await * 100.0);
     let far_ms = cluster.runtime.wall_ms() + 24 * 3_600_000;
     let took = send_delayed(&cluster, &client, PENDING, |number| far_ms + number).await;
     println!("  {PENDING} more that wait a day, sent in {:.0} s", took.as_secs_f64());
+    // Checkpoints of what they brought are not of the rest.
+    cluster.runtime.sleep(Duration::from_secs(15)).await;
     println!("  with them: sends one by one {}; MiB: {:?}", sends(1_001).await, memory(&cluster));
-    println!("  at rest: {:.2} % of one core", cpu_at_rest(&cluster, 10).await * 100.0);
+    println!("  at rest with them: {:.2} % of one core", cpu_at_rest(&cluster, 10).await * 100.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use flotilla_proto::admin;
 use serde::Serialize;
 
 use super::group::not_done;
-use super::message::{MessageView, table_of, view_of};
+use super::message::{MessageView, letters_table_of, view_of};
 use super::{print, while_doing};
 use crate::connect_options::group_name;
 use crate::failure::Failure;
@@ -25,17 +25,12 @@ pub enum DlqCommand {
         count: u32,
     },
     /// Deliver dead letters to their group again, from their own place in their own topic; other groups see nothing of it
+    #[command(group = clap::ArgGroup::new("which").required(true).args(["offset", "all"]))]
     Resend {
         #[arg(value_name = "GROUP", value_parser = group_name)]
         group: GroupName,
         /// These, by their offsets among the dead letters
-        #[arg(
-            long,
-            value_name = "OFFSET",
-            value_delimiter = ',',
-            required_unless_present = "all",
-            conflicts_with = "all"
-        )]
+        #[arg(long, value_name = "OFFSET", value_delimiter = ',')]
         offset: Vec<u64>,
         /// All that were not resent yet
         #[arg(long)]
@@ -82,7 +77,7 @@ pub async fn run(command: DlqCommand, admin: &AdminClient, json: bool) -> Result
                 let waiting = view.max_offset - view.unsent_offset;
                 let total = view.max_offset - view.min_offset;
                 let head = format!("group {group} has {total} dead letters, {waiting} of them not resent");
-                if view.letters.is_empty() { head } else { format!("{head}\n{}", table_of(&view.letters)) }
+                if view.letters.is_empty() { head } else { format!("{head}\n{}", letters_table_of(&view.letters)) }
             })
         }
         DlqCommand::Resend { group, offset, all, max } => {

@@ -285,10 +285,11 @@ fn progress_view_of(progress: &admin::GroupProgress) -> ProgressView {
 }
 
 fn table_of(groups: &[GroupView]) -> String {
-    let mut table = Table::new(["GROUP", "ORDER", "MAX DELIVERIES", "START"]);
+    let mut table = Table::new(["GROUP", "ORDER", "MAX DELIVERIES", "START", "PAUSED"]);
+    let yes_or_no = |is_so: bool| if is_so { "yes" } else { "no" }.to_owned();
     for group in groups {
-        let order = if group.order { "yes" } else { "no" };
-        table.row([group.name.clone(), order.to_owned(), group.max_deliveries.to_string(), group.start.clone()]);
+        let (order, paused) = (yes_or_no(group.order), yes_or_no(group.paused));
+        table.row([group.name.clone(), order, group.max_deliveries.to_string(), group.start.clone(), paused]);
     }
     if table.is_empty() {
         "no groups: create one with flotilla admin group create NAME".to_owned()

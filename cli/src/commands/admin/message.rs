@@ -249,6 +249,18 @@ pub(super) fn table_of(views: &[MessageView]) -> String {
     table.to_string()
 }
 
+/// As [`table_of`], with the topic that each was sent to.
+pub(super) fn letters_table_of(views: &[MessageView]) -> String {
+    let mut table = Table::new(["OFFSET", "SENT TO", "DEAD SINCE MS", "ID", "TAG", "KEYS", "BYTES"]);
+    for view in views {
+        let (tag, sent_to) = (view.tag.clone().unwrap_or_default(), view.sent_to.clone().unwrap_or_default());
+        let (offset, since, bytes) =
+            (view.offset.to_string(), view.stored_at_ms.to_string(), view.body_bytes.to_string());
+        table.row([offset, sent_to, since, view.id.clone(), tag, view.keys.join(" "), bytes]);
+    }
+    table.to_string()
+}
+
 fn text_of(view: &MessageView) -> String {
     let mut text = format!(
         "message {}\ntopic {}, queue {}, offset {}, stored at {} ms\n",
