@@ -80,7 +80,7 @@ fn commands() -> impl Strategy<Value = Command> {
         (topic_name(), any::<u64>()).prop_map(|(name, uid)| Command::DropTopic { name, uid }),
         (topic_name(), any::<u64>()).prop_map(|(name, uid)| Command::DropDrained { name, uid }),
         any::<u32>().prop_map(|entries_max| Command::SetDedupWindow { entries_max }),
-        any::<u8>().prop_map(|level| Command::RaiseLevel { level }),
+        (0..=flotilla_store::FEATURE_LEVEL).prop_map(|level| Command::RaiseLevel { level }),
         (group_name(), topic_name(), queue(), offset(), any::<u32>())
             .prop_map(|(group, topic, queue, offset, seq)| Command::DeadLetter { group, topic, queue, offset, seq }),
         (
