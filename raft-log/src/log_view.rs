@@ -275,6 +275,17 @@ impl LogView {
         self.shared.flusher.wait_durable(index).await
     }
 
+    /// Whether the log holds `last`, and so everything before it, such that it counts by the flush mode; waits for the disk, and
+    /// not for entries.
+    pub(crate) async fn has_up_to(&self, last: EntryId) -> bool {
+        let holds = || self.id_at(last.index) == Some(last);
+        if !holds() || self.flush_mode() != FlushMode::Sync {
+            return holds();
+        }
+        // Looked at again: it may be truncated meanwhile.
+        self.wait_durable(last.index).await.is_ok() && holds()
+    }
+
     /// Whether this replica votes.
     pub(crate) fn vote_hold(&self) -> &VoteHold {
         &self.shared.vote_hold

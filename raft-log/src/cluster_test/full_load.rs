@@ -132,3 +132,33 @@ async fn purges_under_full_load_disturb_nobody() {
     assert!(applied >= acknowledged, "{applied} applied, {acknowledged} acknowledged");
     assert!(acknowledged > 500 && purges > 15, "{acknowledged} proposals, {purges} purges");
 }
+
+/// The leader lets go of entries that a live follower has, but has not confirmed yet: its disk is slow. The follower says that it
+/// needs no snapshot, and goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_follower_that_only_confirms_late_takes_no_snapshot_that_its_log_has_passed() {
+    let cluster = Cluster::start(3).await;
+    cluster.propose(payload(0)).await;
+    cluster.settle().await;
+    let (leader, log) = cluster.leader().await;
+    let slow = cluster.nodes().into_iter().find(|node| *node != leader).unwrap();
+    let (behind, _) = cluster.running[&slow].clone();
+    cluster.disks[&slow].take_longer(Duration::from_millis(400));
+    let mut number = 1;
+    for round in 0..6 {
+        let mut last = LogIndex(0);
+        for _ in 0..60 {
+            last = cluster.propose(payload(number)).await;
+            number += 1;
+        }
+        if let Some(purgeable) = log.purgeable(last) {
+            log.purge(purgeable.to, PATIENCE).await.unwrap();
+        }
+        assert_eq!(behind.failure(), None, "round {round}");
+    }
+    cluster.disks[&slow].take_longer(Duration::ZERO);
+    let mut seen = numbers(&cluster.settle().await);
+    seen.dedup();
+    assert_eq!(seen, (0..number).collect::<Vec<_>>());
+    assert_eq!(behind.failure(), None);
+}

@@ -109,6 +109,11 @@ impl Replica {
         if held > vote {
             return Ok(SnapshotAnswer { vote: held, is_done: false, next: 0 });
         }
+        if held == vote && self.view.has_up_to(last).await {
+            // The leader did not know: confirmations were late, and it let go of those entries. The core cannot take a
+            // snapshot that its log has passed.
+            return Ok(SnapshotAnswer { vote, is_done: true, next: id.bytes });
+        }
         let received = self.inbox.receive(last, id, offset, bytes).await.map_err(|error| self.call_failed(error))?;
         let parcel = match received {
             Received::Next(next) => return Ok(SnapshotAnswer { vote, is_done: false, next }),
