@@ -7,10 +7,13 @@ use crate::log_view::LogView;
 use crate::recovery_report::SkippedCheckpoint;
 use crate::{LogIndex, OpenError, RestoreError};
 
+/// Takes a state whose last applied entry is the given one; what `StateMachine::restore` does.
+pub(crate) type Restore<'a> = dyn FnMut(&[u8], LogIndex) -> Result<(), RestoreError> + 'a;
+
 /// Hands `newest` to `restore` or, if that refuses it, an older one. Returns the one that it took; `None` means that the machine
 /// is empty and the log is applied from its first entry on. Blocks.
 pub(crate) fn restore_newest(
-    restore: &mut dyn FnMut(&[u8], LogIndex) -> Result<(), RestoreError>,
+    restore: &mut Restore<'_>,
     log: &LogView,
     checkpoints: &CheckpointStore,
     newest: Option<Checkpoint>,

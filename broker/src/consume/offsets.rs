@@ -137,6 +137,7 @@ impl LeaderCall for GetOffset {
     type Request = v2::GetOffsetRequest;
     type Answer = v2::GetOffsetResponse;
     const METHOD: &'static str = "GetOffset";
+    const IS_FRESH_READ: bool = true;
 
     fn is_idempotent(_: &v2::GetOffsetRequest) -> bool {
         true
@@ -192,6 +193,7 @@ impl LeaderCall for QueryOffset {
     type Request = v2::QueryOffsetRequest;
     type Answer = v2::QueryOffsetResponse;
     const METHOD: &'static str = "QueryOffset";
+    const IS_FRESH_READ: bool = true;
 
     fn is_idempotent(_: &v2::QueryOffsetRequest) -> bool {
         true

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use flotilla_proto::status::{Code, status};
 use flotilla_proto::{CallContext, Reply, v2};
-use flotilla_raft_log::{NodeId, Term};
+use flotilla_raft_log::{NodeId, ProposeError, Term};
 use flotilla_runtime::{Elapsed, Instant};
 
 use super::budget::Share;
@@ -36,6 +36,9 @@ pub const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 /// How long a call waits for a leader of this group that another group may do as well, and no longer than half of its patience:
 /// an election is over sooner.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(1_500);
+
+/// How long a quorum may take to confirm who leads; then the call is tried again.
+const CONFIRM_MAX: Duration = Duration::from_secs(1);
 
 /// What one try of executing a call came to.
 #[derive(Debug)]
@@ -71,6 +74,10 @@ pub trait LeaderCall: Send + Sync + 'static {
 
     /// Whether it waits on purpose: idle polls must not take the places of what somebody waits for.
     const IS_POLL: bool = false;
+
+    /// Whether it changes nothing and must be answered by who leads at that moment: a quorum confirms it first. A lease would
+    /// not do, for a leader that has handed over, or whose process was taken for gone, is replaced before its lease ends.
+    const IS_FRESH_READ: bool = false;
 
     /// Whether executing the request twice has the effect of executing it once.
     fn is_idempotent(request: &Self::Request) -> bool;
@@ -238,6 +245,14 @@ pub async fn execute_until<C: LeaderCall>(
     attempt: Attempt,
     ends: Instant,
 ) -> Tried<C::Answer> {
+    if C::IS_FRESH_READ {
+        let patience = ends.saturating_since(replica.runtime.now()).min(CONFIRM_MAX);
+        match replica.log.confirm_leadership(patience).await {
+            Ok(_) => {}
+            Err(ProposeError::NotLeader { leader }) => return Tried::NotExecuted { leader },
+            Err(_) => return Tried::NotExecuted { leader: None },
+        }
+    }
     match replica.runtime.timeout_at(ends, C::execute(replica, context, request, attempt)).await {
         Ok(executed) => executed,
         Err(Elapsed) => Tried::Unknown("no quorum confirmed it in time".to_owned()),

@@ -164,7 +164,9 @@ impl Cluster {
             }
         };
         self.runtime.timeout(Duration::from_secs(10), released).await.expect("its directory is let go");
-        std::fs::remove_dir_all(&dir).expect("nothing is written to it any more");
+        if let Err(error) = std::fs::remove_dir_all(&dir) {
+            panic!("something is written to it still: {error}, {:?}", files_below(&dir));
+        }
     }
 
     /// Stops a replica as SIGTERM does.
@@ -500,4 +502,11 @@ pub fn id_of(message: &v2::Message) -> &str {
 
 pub fn handle_of(message: &v2::Message) -> &str {
     system_of(message).receipt_handle.as_deref().expect("a receipt handle")
+}
+
+fn files_below(dir: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .flat_map(|entry| if entry.path().is_dir() { files_below(&entry.path()) } else { vec![entry.path()] })
+        .collect()
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! start ─▶ no vote yet ─▶ "what do you remember of me?" ─┬─ no more than is here, or nobody answers in time ─▶ votes
-//!                                                        └─ more than is here ─▶ another life, no vote ─▶ taken in again
+//!                                                        ├─ more than is here, and one leads ─▶ another life, no vote ─▶ taken in again
+//!                                                        └─ more than is here, and nobody leads for 10 s ─▶ votes, and says so
 //! ```
 //! An older copy of a whole directory looks like any other directory to its replica, and so does a log whose end was damaged
 //! where a torn write could have been. Both have forgotten what was confirmed, the copy also votes. Who has gives up its life
@@ -14,6 +15,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flotilla_runtime::{Runtime, Task};
@@ -21,6 +23,7 @@ use futures::future::join_all;
 
 use super::acquaintance::{Verdict, ask_acquaintance};
 use super::stamp::Stamp;
+use super::vote_hold::ask_hold;
 use crate::identity::new_incarnation;
 use crate::log_view::LogView;
 use crate::standing::Standings;
@@ -31,7 +34,7 @@ use crate::{LogIndex, NodeId, Term, Transport};
 const HOLD_MAX: Duration = Duration::from_millis(300);
 /// Who does not answer is asked again after this pause,
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
-/// for so long.
+/// for so long; and so long somebody may come to lead who takes this replica in again.
 const ASK_MAX: Duration = Duration::from_secs(10);
 
 /// A group of two.
@@ -88,35 +91,59 @@ impl Recollection {
                 // Whether it campaigns is not settled by this alone.
                 self.view.shared.damages.wake();
             };
-            let mut asking = std::pin::pin!(self.ask_all(others));
+            let is_suspect = AtomicBool::new(false);
+            let mut asking = std::pin::pin!(self.ask_all(others, &is_suspect));
             if self.runtime.timeout(HOLD_MAX, asking.as_mut()).await.is_err() {
-                end_hold();
+                if !is_suspect.load(Ordering::Acquire) {
+                    end_hold();
+                }
                 asking.await;
             }
             end_hold();
         }))
     }
 
-    /// Asks until all have answered, or one of them knows more than is here.
-    async fn ask_all(&self, mut silent: BTreeSet<NodeId>) {
+    /// Asks until all have answered, and none knows more than is here, or somebody leads who can take this replica in again.
+    async fn ask_all(&self, others: BTreeSet<NodeId>, is_suspect: &AtomicBool) {
         let until = self.runtime.now() + ASK_MAX;
+        let mut silent = others.clone();
         while !self.view.shared.damages.is_closing() && self.runtime.now() < until {
             let asking = silent.iter().map(|peer| ask_acquaintance(&self.runtime, &*self.transport, *peer));
             for (answer, sender) in join_all(asking).await.into_iter().flatten() {
-                silent.remove(&sender.node);
                 match answer.verdict {
+                    // Asked again: it may come to know less, of a later term.
                     Verdict::Remembered(remembered) if self.is_more_than_here(remembered) => {
-                        return self.renounce(sender.node, remembered).await;
+                        is_suspect.store(true, Ordering::Release);
+                        // Looked at again: the leader may be one that this replica has just voted for.
+                        if self.is_led(&others).await && self.is_more_than_here(remembered) {
+                            return self.renounce(sender.node, remembered).await;
+                        }
+                        continue;
                     }
                     Verdict::Stranger { known } => self.standings.note_known_as(known),
                     Verdict::Remembered(_) | Verdict::GivenUp { .. } | Verdict::Welcome => {}
                 }
+                silent.remove(&sender.node);
             }
             if silent.is_empty() {
                 return;
             }
             self.runtime.sleep(ROUND_PAUSE).await;
         }
+        if is_suspect.load(Ordering::Acquire) {
+            // All who are left may be such copies: a group that is brought back from them.
+            tracing::error!(
+                last = ?self.view.ends().1, vote = ?self.view.vote(),
+                "another replica remembers more of this one than is in its directory, and nobody leads who could take it in \
+                 again: it counts as it is. What was acknowledged since the copy was made may be lost"
+            );
+        }
+    }
+
+    /// Whether one of them leads, by a quorum without this replica.
+    async fn is_led(&self, others: &BTreeSet<NodeId>) -> bool {
+        let asking = others.iter().map(|peer| ask_hold(&self.runtime, &*self.transport, *peer));
+        join_all(asking).await.into_iter().flatten().any(|answer| answer.last.is_some())
     }
 
     fn is_more_than_here(&self, remembered: Remembrance) -> bool {

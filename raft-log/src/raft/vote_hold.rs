@@ -176,12 +176,17 @@ impl Recovery {
     }
 
     async fn ask(&self, node: NodeId) -> Option<HoldAnswer> {
-        let body = encode(PeerMessage::HoldQuestion);
-        let call = self.transport.call(node, PeerCallKind::VoteHold, body, ASK_TIMEOUT);
-        let answer = self.runtime.timeout(ASK_TIMEOUT, call).await.ok()?.ok()?;
-        match decode(answer) {
-            Ok(PeerMessage::HoldAnswer(answer)) => Some(answer),
-            _ => None,
-        }
+        ask_hold(&self.runtime, &*self.transport, node).await
+    }
+}
+
+/// Asks a peer whether it leads, which it makes sure of, or recovers.
+pub(super) async fn ask_hold(runtime: &Runtime, transport: &dyn Transport, node: NodeId) -> Option<HoldAnswer> {
+    let body = encode(PeerMessage::HoldQuestion);
+    let call = transport.call(node, PeerCallKind::VoteHold, body, ASK_TIMEOUT);
+    let answer = runtime.timeout(ASK_TIMEOUT, call).await.ok()?.ok()?;
+    match decode(answer) {
+        Ok(PeerMessage::HoldAnswer(answer)) => Some(answer),
+        _ => None,
     }
 }
