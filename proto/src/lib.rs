@@ -19,6 +19,7 @@ pub mod metadata;
 mod reply;
 pub mod row_change;
 mod rpcs;
+pub mod seal;
 mod service;
 
 pub mod client;

@@ -217,6 +217,12 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         self.inner.fit_follower(lag_entries_max, silence_max).await
     }
 
+    /// How long this replica, as a follower, has not heard from a leader: since its start, if it never has. Whom its status names
+    /// as leader is who led last as far as it knows, and may be gone.
+    pub fn leader_silence(&self) -> Duration {
+        self.inner.gone.silence()
+    }
+
     /// How far each replica has come, as this leader sees it, and which of them keep up.
     pub fn replication(&self) -> ReplicationStatus {
         self.inner.acks.status()

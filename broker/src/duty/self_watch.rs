@@ -34,7 +34,6 @@ pub async fn watch_self(replica: Arc<Replica>) {
             apply_lag_max: Duration::from_millis(config.apply_lag_ms_max),
             fit_again: Duration::from_millis(config.fit_again_ms),
         }),
-        leaderless_since: None,
         may_campaign: true,
         is_silenced: false,
         next_try: replica.runtime.now(),
@@ -52,7 +51,6 @@ pub async fn watch_self(replica: Arc<Replica>) {
 
 struct Watch {
     judge: SelfJudge,
-    leaderless_since: Option<Instant>,
     may_campaign: bool,
     /// It leads without a quorum, and has said so.
     is_silenced: bool,
@@ -92,13 +90,8 @@ impl Watch {
     async fn act(&mut self, replica: &Replica, seen: &LogStatus) {
         let now = replica.runtime.now();
         let is_ill = replica.fitness.illness().is_some();
-        match seen.leader {
-            Some(_) => self.leaderless_since = None,
-            None => {
-                self.leaderless_since.get_or_insert(now);
-            }
-        }
-        let is_leaderless = self.leaderless_since.is_some_and(|since| now.saturating_since(since) >= LEADERLESS_MAX);
+        // Who is named as leader may be gone, and all who could take its place ill: then an ill one is better than none.
+        let is_leaderless = seen.role != Role::Leader && replica.log.leader_silence() >= LEADERLESS_MAX;
         let may_campaign = !is_ill || is_leaderless || seen.members.len() < 2;
         if may_campaign != self.may_campaign {
             self.may_campaign = may_campaign;

@@ -120,6 +120,7 @@ impl Forwarder {
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             body: Bytes::from(request.encode_to_vec()),
             hops: HOPS_MAX,
+            seal: None,
         };
         let answer = match C::IS_POLL {
             true => peer.forward_poll(forwarded, timeout),

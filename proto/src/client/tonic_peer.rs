@@ -12,6 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::tonic_link::{Inbound, TonicLink};
 use super::{AppendLink, CallError, CallOptions, PeerCalls, Presence};
+use crate::seal::Sealed;
 use crate::{PeerLink, STREAM_DEPTH, metadata, peer};
 
 type Answer<T> = BoxFuture<'static, Result<T, CallError>>;
@@ -55,19 +56,26 @@ impl PeerCalls for TonicPeer {
     }
 
     fn forward(&self, request: peer::ForwardRequest, timeout: Duration) -> Answer<peer::ForwardResponse> {
-        let answer = self.control.unary("/flotilla.peer.v1.Peer/Forward", CallOptions::within(timeout), request);
-        Box::pin(async move { Ok(answer.await?.body) })
+        let (path, options) = ("/flotilla.peer.v1.Peer/Forward", CallOptions::within(timeout));
+        let answer = self.control.unary(path, options, request.sealed());
+        Box::pin(async move { whole(answer.await?.body) })
     }
 
     fn forward_poll(&self, request: peer::ForwardRequest, timeout: Duration) -> Answer<peer::ForwardResponse> {
-        let answer = self.polls.unary("/flotilla.peer.v1.Peer/Forward", CallOptions::within(timeout), request);
-        Box::pin(async move { Ok(answer.await?.body) })
+        let (path, options) = ("/flotilla.peer.v1.Peer/Forward", CallOptions::within(timeout));
+        let answer = self.polls.unary(path, options, request.sealed());
+        Box::pin(async move { whole(answer.await?.body) })
     }
 
     fn probe(&self, timeout: Duration) -> BoxFuture<'static, Presence> {
         let (runtime, address) = (self.control.runtime().clone(), self.address.clone());
         Box::pin(async move { runtime.timeout(timeout, probe(&address)).await.unwrap_or(Presence::NoAnswer) })
     }
+}
+
+/// Nobody knows what a damaged answer said.
+fn whole(mut answer: peer::ForwardResponse) -> Result<peer::ForwardResponse, CallError> {
+    if answer.is_whole() { Ok(answer) } else { Err(CallError::Broken("the answer was damaged on its way".to_owned())) }
 }
 
 /// Connects and closes.

@@ -13,7 +13,8 @@ use tonic::codegen::{Service, http};
 use super::Services;
 use super::tonic_handler::{bare_unary, bidi_stream, server_stream, unary};
 use crate::rpcs::{ADMIN, MESSAGING, NAMESRV, PEER, admin_unary, messaging_unary, namesrv_unary};
-use crate::{Admin, Messaging, Namesrv, Peer, PeerError, PeerLink, admin, metadata, namesrv, peer, v2};
+use crate::seal::Sealed;
+use crate::{Admin, CallContext, Messaging, Namesrv, Peer, PeerError, PeerLink, admin, metadata, namesrv, peer, v2};
 
 type Outcome = BoxFuture<'static, http::Response<Body>>;
 
@@ -172,14 +173,26 @@ fn peer(services: &Services, service: Arc<dyn Peer>, request: http::Request<Body
             let body = service.call(call).await.map_err(status_of)?;
             Ok(peer::PeerReply { body })
         })),
-        "Forward" => {
-            let method = <dyn Peer>::forward;
-            Box::pin(unary::<dyn Peer, peer::ForwardRequest, peer::ForwardResponse, _>(
-                runtime, service, request, method,
-            ))
-        }
+        "Forward" => Box::pin(unary::<dyn Peer, peer::ForwardRequest, peer::ForwardResponse, _>(
+            runtime, service, request, forward,
+        )),
         _ => unknown(&request),
     }
+}
+
+/// A request that was damaged on its way is surely not executed: whoever sent it does so again.
+fn forward(
+    service: &dyn Peer,
+    context: CallContext,
+    mut request: peer::ForwardRequest,
+) -> BoxFuture<'_, peer::ForwardResponse> {
+    Box::pin(async move {
+        if !request.is_whole() {
+            tracing::warn!(method = request.method, "a call that a replica handed on was damaged on its way");
+            return peer::ForwardResponse { not_leader: true, ..Default::default() }.sealed();
+        }
+        service.forward(context, request).await.sealed()
+    })
 }
 
 fn status_of(error: PeerError) -> Status {

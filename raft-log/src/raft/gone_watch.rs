@@ -69,6 +69,7 @@ pub(crate) struct GoneWatch {
 struct Inner {
     node: NodeId,
     is_enabled: bool,
+    started: Instant,
     /// How long one suspicion is followed.
     patience: Duration,
     runtime: Runtime,
@@ -112,6 +113,7 @@ impl GoneWatch {
         let inner = Arc::new(Inner {
             node: config.node,
             is_enabled: config.elect_on_peer_gone,
+            started: runtime.now(),
             patience: Duration::from_millis(config.timing.election_timeout_ms_max),
             runtime: runtime.clone(),
             raft,
@@ -140,9 +142,13 @@ impl GoneWatch {
 
     /// A leader was heard.
     pub(crate) fn heard_from(&self, leader: NodeId) {
-        if self.inner.is_enabled {
-            self.inner.heard().leader = Some((leader, self.inner.runtime.now()));
-        }
+        self.inner.heard().leader = Some((leader, self.inner.runtime.now()));
+    }
+
+    /// How long no leader was heard; since the start, if none ever was.
+    pub(crate) fn silence(&self) -> Duration {
+        let heard = self.inner.heard().leader.map_or(self.inner.started, |(_, at)| at);
+        self.inner.runtime.now().saturating_since(heard)
     }
 
     /// Answers another voter's question.
