@@ -35,9 +35,6 @@ pub struct Case {
     /// Instead of the seed's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errands: Option<bool>,
-    /// See [`Options::reads_anyway`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub reads_anyway: bool,
     /// The faults.
     pub plan: Vec<Planned>,
 }
@@ -55,7 +52,6 @@ impl Case {
             client_count: None,
             consumer_count: None,
             errands: None,
-            reads_anyway: false,
             plan: Vec::new(),
         };
         case.plan = plan(&case.options());
@@ -78,7 +74,6 @@ impl Case {
         options.client_count = self.client_count.unwrap_or(options.client_count);
         options.consumer_count = self.consumer_count.unwrap_or(options.consumer_count);
         options.errands = self.errands.unwrap_or(options.errands);
-        options.reads_anyway = self.reads_anyway;
         options
     }
 }

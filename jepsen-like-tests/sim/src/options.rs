@@ -110,8 +110,6 @@ pub struct Options {
     pub is_ordered: bool,
     /// Namesrvs, for those who use the SDK. Only with brokers; 0: nobody does.
     pub namesrv_count: u64,
-    /// Whether ends of queues are asked for even where leaders hand over, which shows an open finding.
-    pub reads_anyway: bool,
     /// How long what plain consumers take is their own.
     pub invisible: Duration,
     /// Longest delay of a delayed message, milliseconds.
@@ -200,7 +198,6 @@ impl Options {
             errands: machine == Machine::Broker,
             namesrv_count: if machine == Machine::Broker { 2 } else { 0 },
             size: Size::Standard,
-            reads_anyway: false,
             confirms_early: false,
             is_ordered: machine == Machine::Store && Rng::stream(seed, "ordered").chance(250),
             invisible: Duration::from_millis(1_500),
