@@ -53,7 +53,9 @@ pub(crate) struct Remembrance {
 /// term, where another leader has truncated it; in one and the same term it cannot.
 fn has_forgotten(remembered: Remembrance, last: Option<LogIndex>, vote: Option<SavedVote>) -> bool {
     let term = vote.map_or(Term(0), |vote| vote.term);
-    remembered.term > term || (remembered.term == term && last.is_none_or(|last| last < remembered.index))
+    // Of who is known to have voted only, entry 0 is remembered: that says nothing of its log, which may be empty.
+    let lacks = |last: Option<LogIndex>| last.unwrap_or(LogIndex(0)) < remembered.index;
+    remembered.term > term || (remembered.term == term && lacks(last))
 }
 
 /// What `asker` is to be told of itself.
@@ -190,5 +192,7 @@ mod tests {
         assert!(forgot(Some(99), vote(5)) && forgot(None, vote(5)));
         assert!(forgot(Some(120), vote(4)) && forgot(Some(120), None), "it took part in term 5");
         assert!(!forgot(Some(3), vote(6)) && !forgot(None, vote(6)));
+        let voted = Remembrance { term: Term(5), index: LogIndex(0) };
+        assert!(!has_forgotten(voted, None, vote(5)) && has_forgotten(voted, None, vote(4)));
     }
 }
