@@ -19,7 +19,7 @@ use crate::replica::{LogReplica, Replica};
 use crate::rng::Rng;
 use crate::store::Store;
 use crate::toy::Toy;
-use crate::witness::Witness;
+use crate::witness::{POWER_LOSS, Witness};
 use crate::workload::Journal;
 
 /// How a replica's life is ended.
@@ -242,7 +242,7 @@ impl Group {
             Death::Kill => format!("replica {id} is killed"),
             Death::PowerLoss { survival, .. } => {
                 let Losses { kept, reverted, torn, names } = node.disk.lose_power(survival);
-                self.witness.mark("a power loss");
+                self.witness.mark(POWER_LOSS);
                 if led && reverted + torn > 0 {
                     self.witness.mark("a leader lost unsynced pages");
                 }
