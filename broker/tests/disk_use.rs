@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::{Client, Cluster, message};
 use flotilla_proto::v2::MessageType;
-use flotilla_raft_log::{DirLock, Disk, DiskFile, LogIndex, OsDisk};
+use flotilla_raft_log::{LogIndex, WrapDisk, WrappingDisk};
 
 const GIB: u64 = 1 << 30;
 const MS_PER_HOUR: u64 = 3_600_000;
@@ -29,34 +29,7 @@ impl StatedDisk {
     }
 }
 
-impl Disk for StatedDisk {
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        OsDisk.create_dir_all(path)
-    }
-    fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        OsDisk.create(path, len)
-    }
-    fn reserve(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        OsDisk.reserve(path, len)
-    }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        OsDisk.open(path)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        OsDisk.list(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        OsDisk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        OsDisk.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        OsDisk.sync_dir(dir)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
-        OsDisk.lock(path)
-    }
+impl WrapDisk for StatedDisk {
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
         Ok(self.free_bytes.load(Ordering::Relaxed))
     }
@@ -105,7 +78,7 @@ async fn filled(retention_ms: u64, hour_utc: Option<u8>) -> (Cluster, StatedDisk
         config.retention_hour_utc = hour_utc;
         config.disk_refuse_free_bytes = flotilla_broker::BrokerConfig::default().disk_refuse_free_bytes;
     };
-    let cluster = Cluster::start_over(1, settings, |_| Arc::new(disk.clone())).await;
+    let cluster = Cluster::start_over(1, settings, |_| Arc::new(WrappingDisk(disk.clone()))).await;
     let client = cluster.client(cluster.leader().await);
     client.create_topic("t", MessageType::Normal, 1).await;
     fill(&client, 0, 240).await;

@@ -11,7 +11,7 @@ use crate::support::{Cluster, message};
 use bytes::Bytes;
 use flotilla_metrics::{Exposition, Scrape};
 use flotilla_proto::v2::MessageType;
-use flotilla_raft_log::{DirLock, Disk, DiskFile, NodeId, OsDisk};
+use flotilla_raft_log::{Disk, DiskFile, NodeId, OsDisk, WrapDisk, WrappingDisk};
 use flotilla_runtime::Task;
 
 /// A disk whose syncs take longer, or that has no room, when told so.
@@ -34,45 +34,14 @@ impl SlowDisk {
     fn fill(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
-
-    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(SlowFile { file, extra_ms: self.extra_ms.clone() })
-    }
 }
 
-impl Disk for SlowDisk {
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        OsDisk.create_dir_all(path)
-    }
-    fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(OsDisk.create(path, len)?))
-    }
-    fn reserve(&self, path: &Path, len: u64) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(OsDisk.reserve(path, len)?))
-    }
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(OsDisk.open(path)?))
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        OsDisk.list(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        OsDisk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        OsDisk.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        OsDisk.sync_dir(dir)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
-        OsDisk.lock(path)
+impl WrapDisk for SlowDisk {
+    fn wrap(&self, file: Arc<dyn DiskFile>, _: &Path) -> Arc<dyn DiskFile> {
+        Arc::new(SlowFile { file, extra_ms: self.extra_ms.clone() })
     }
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         if self.is_full.load(Ordering::Relaxed) { Ok(40 << 20) } else { OsDisk.free_bytes(dir) }
-    }
-    fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
-        OsDisk.total_bytes(dir)
     }
 }
 
@@ -105,7 +74,7 @@ async fn start() -> (Cluster, Vec<SlowDisk>) {
         config.election_timeout_ms_min = 600;
         config.election_timeout_ms_max = 1_000;
     };
-    let disk_of = |node: u64| -> Arc<dyn Disk> { Arc::new(disks[at(node)].clone()) };
+    let disk_of = |node: u64| -> Arc<dyn Disk> { Arc::new(WrappingDisk(disks[at(node)].clone())) };
     (Cluster::start_over(3, quick, disk_of).await, disks)
 }
 

@@ -91,6 +91,8 @@ mod vote_and_marks;
 pub use ack::{AckFailure, AckTicket, AckWatch, AckWhen, FollowerMarks, ReplicationStatus};
 pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
+#[doc(hidden)]
+pub use disk::{WrapDisk, WrappingDisk};
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, PurgeError, ReadError, ServeError, TransferError};
 pub use ids::{Incarnation, LogIndex, NodeId, Term};
 pub use integrity::{Integrity, ScrubProgress};

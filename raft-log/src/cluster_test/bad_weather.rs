@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::disk::{Disk, DiskFile};
-use crate::testing::{Link, Weather, WrapFile, WrappingDisk};
+use crate::disk::{Disk, DiskFile, WrapDisk, WrappingDisk};
+use crate::testing::{Link, Weather};
 use crate::{RestoreError, StateMachine, Term};
 
 pub(super) const FROZEN: Link = Link { delay: Duration::ZERO, is_frozen: true, breaks: false };
@@ -205,7 +205,7 @@ struct OneBadReadFile {
     is_armed: Arc<AtomicBool>,
 }
 
-impl WrapFile for OneBadRead {
+impl WrapDisk for OneBadRead {
     fn wrap(&self, inner: Arc<dyn DiskFile>, path: &Path) -> Arc<dyn DiskFile> {
         if path.extension().is_none_or(|extension| extension != "seg" && extension != "prepared") {
             return inner;

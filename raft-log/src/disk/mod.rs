@@ -2,6 +2,7 @@
 
 mod mmap;
 mod os_disk;
+mod wrapping_disk;
 
 use std::io;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 pub use os_disk::OsDisk;
+pub use wrapping_disk::{WrapDisk, WrappingDisk};
 
 /// A file system as the log needs it.
 ///

@@ -9,7 +9,6 @@ mod slow_disk;
 mod small_disk;
 mod step_runtime;
 mod weather;
-mod wrapping_disk;
 
 pub(crate) use crash_disk::{CrashDisk, Loss, Op};
 pub(crate) use history::{Model, Opened, Step, checkpoint_of, open_all, open_with, small_config};
@@ -19,4 +18,3 @@ pub(crate) use slow_disk::SlowDisk;
 pub(crate) use small_disk::SmallDisk;
 pub(crate) use step_runtime::StepRuntime;
 pub(crate) use weather::{Link, Weather};
-pub(crate) use wrapping_disk::{WrapFile, WrappingDisk};

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::wrapping_disk::{WrapFile, WrappingDisk};
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, WrapDisk, WrappingDisk};
 
 /// The disk; clones are the same one.
 pub(crate) type SlowDisk = WrappingDisk<SlowSyncs>;
@@ -33,7 +32,7 @@ impl SlowDisk {
     }
 }
 
-impl WrapFile for SlowSyncs {
+impl WrapDisk for SlowSyncs {
     fn wrap(&self, file: Arc<dyn DiskFile>, _: &Path) -> Arc<dyn DiskFile> {
         Arc::new(SlowFile { file, extra_ms: self.extra_ms.clone() })
     }

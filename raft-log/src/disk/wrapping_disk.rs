@@ -1,22 +1,33 @@
-//! The machine's own disk with files that behave otherwise.
+//! The machine's own disk that behaves otherwise in some points, for tests.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::OsDisk;
-use crate::disk::{DirLock, Disk, DiskFile};
+use super::{DirLock, Disk, DiskFile, OsDisk};
 
-/// What becomes of a file that was opened at that path.
-pub(crate) trait WrapFile: Send + Sync + 'static {
-    fn wrap(&self, file: Arc<dyn DiskFile>, path: &Path) -> Arc<dyn DiskFile>;
+/// In what a disk differs from the machine's own.
+pub trait WrapDisk: Send + Sync + 'static {
+    /// What becomes of a file that was opened at that path.
+    fn wrap(&self, file: Arc<dyn DiskFile>, path: &Path) -> Arc<dyn DiskFile> {
+        let _ = path;
+        file
+    }
+    /// As [`Disk::free_bytes`].
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        OsDisk.free_bytes(dir)
+    }
+    /// As [`Disk::total_bytes`].
+    fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
+        OsDisk.total_bytes(dir)
+    }
 }
 
-/// Passes everything on to the machine's disk, and each file through `.0`.
+/// Passes everything else on to the machine's disk.
 #[derive(Clone, Default)]
-pub(crate) struct WrappingDisk<W>(pub(crate) W);
+pub struct WrappingDisk<W>(pub W);
 
-impl<W: WrapFile> Disk for WrappingDisk<W> {
+impl<W: WrapDisk> Disk for WrappingDisk<W> {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         OsDisk.create_dir_all(path)
     }
@@ -45,10 +56,10 @@ impl<W: WrapFile> Disk for WrappingDisk<W> {
         OsDisk.lock(path)
     }
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        OsDisk.free_bytes(dir)
+        self.0.free_bytes(dir)
     }
     fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
-        OsDisk.total_bytes(dir)
+        self.0.total_bytes(dir)
     }
     fn boot_id(&self) -> io::Result<Option<String>> {
         OsDisk.boot_id()
