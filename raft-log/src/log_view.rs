@@ -311,6 +311,22 @@ impl LogView {
         &self.shared.failure
     }
 
+    /// Has something noted in this directory's identity, durably. `None` if that failed, which is final, or the log closes
+    /// meanwhile, which is not.
+    pub(crate) async fn note_identity<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Option<T> {
+        match self.shared.write_blocking(work).await {
+            Ok(done) => Some(done),
+            Err(_) if self.shared.room.is_closing() => None,
+            Err(error) => {
+                self.failure().report_io("identity", error);
+                None
+            }
+        }
+    }
+
     /// Whoever waits for room gives up, and what is made ahead is left as it is.
     pub(crate) fn begin_close(&self) {
         self.shared.room.close();

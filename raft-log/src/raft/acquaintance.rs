@@ -197,14 +197,7 @@ impl Founding {
             }
             Ok::<_, std::io::Error>(known)
         };
-        match self.view.shared.write_blocking(promising).await {
-            Ok(known) => known >= needed,
-            Err(_) if self.view.shared.room.is_closing() => false,
-            Err(error) => {
-                self.view.failure().report_io("identity", error);
-                false
-            }
-        }
+        self.view.note_identity(promising).await.is_some_and(|known| known >= needed)
     }
 
     async fn give_up(&self, known: Incarnation) {
@@ -242,11 +235,7 @@ impl Founding {
 
     async fn settle(&self, origin: Origin) {
         let standings = self.standings.clone();
-        if let Err(error) = self.view.shared.write_blocking(move || standings.set_origin(origin)).await
-            && !self.view.shared.room.is_closing()
-        {
-            self.view.failure().report_io("identity", error);
-        }
+        self.view.note_identity(move || standings.set_origin(origin)).await;
         self.view.shared.damages.wake();
     }
 }

@@ -80,10 +80,7 @@ impl LeftBehind {
         let standings = self.view.standings();
         let Some(epoch) = epochs.max().filter(|epoch| *epoch > standings.given_up()) else { return };
         let writing = standings.clone();
-        if let Err(error) = self.view.shared.write_blocking(move || writing.give_up(epoch)).await {
-            if !self.view.shared.room.is_closing() {
-                self.view.failure().report_io("identity", error);
-            }
+        if self.view.note_identity(move || writing.give_up(epoch)).await.is_none() {
             return;
         }
         self.view.shared.damages.wake();

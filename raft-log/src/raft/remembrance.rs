@@ -170,12 +170,7 @@ impl Recollection {
              It does not vote until the group has taken it in again, which a leader does by itself"
         );
         let (standings, incarnation) = (self.standings.clone(), new_incarnation(&self.runtime));
-        let renounced = self.view.shared.write_blocking(move || standings.renounce(incarnation)).await;
-        if let Err(error) = renounced
-            && !self.view.shared.room.is_closing()
-        {
-            self.view.failure().report_io("identity", error);
-        }
+        self.view.note_identity(move || standings.renounce(incarnation)).await;
     }
 }
 

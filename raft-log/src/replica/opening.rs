@@ -47,7 +47,7 @@ impl Replica {
             }
             let mut core_config = core_config(&config)?;
             let failure = Failure::default();
-            let (files, checkpoints, machine, machine_gone, keeper, vitals, steward) = {
+            let (mut files, checkpoints, machine, machine_gone, keeper, vitals, steward) = {
                 let (config, disk, runtime, failure) = (config.clone(), disk.clone(), runtime.clone(), failure.clone());
                 let (work, transport) = (runtime.clone(), transport.clone());
                 work.blocking(move || {
@@ -70,7 +70,6 @@ impl Replica {
                 })
                 .await?
             };
-            let mut files = files;
             carry_out(&mut files, &*disk, &config.dir).await?;
             let view = files.view();
             let standings = view.standings().clone();

@@ -89,11 +89,8 @@ impl Replica {
             return Err(ServeError::Stopped);
         }
         let view = self.view.clone();
-        let judging = self.view.shared.write_blocking(move || judge(view.standings(), &view, &asker)).await;
-        let verdict = judging.map_err(|error| match self.stopper.has_begun() {
-            true => ServeError::Stopped,
-            false => self.call_failed(self.failure.report_io("identity", error)),
-        })?;
+        let judging = self.view.note_identity(move || judge(view.standings(), &view, &asker));
+        let verdict = judging.await.ok_or(ServeError::Stopped)?;
         let durable = self.view.durable_index().and_then(|index| self.view.id_at(index));
         let is_newcomer = self.view.standings().origin() == Origin::Newcomer;
         Ok(AcquaintanceAnswer { verdict, is_newcomer, durable, contact: self.contact.clone() })
