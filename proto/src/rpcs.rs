@@ -1,6 +1,7 @@
 //! The list of unary calls that clients and servers build their adapters from.
 //!
-//! Each macro hands `method "Name" Request Response;` rows to the macro it is given.
+//! Each macro hands `method "Name" Request Response;` rows to the macro it is given. Those of the admin and namesrv services are for
+//! adapters elsewhere, too.
 
 /// Unary calls of `apache.rocketmq.v2.MessagingService`.
 macro_rules! messaging_unary {
@@ -28,6 +29,8 @@ macro_rules! messaging_unary {
 }
 
 /// Calls of `flotilla.admin.v1.Admin`, all unary.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! admin_unary {
     ($with:ident) => {
         $with! {
@@ -61,6 +64,8 @@ macro_rules! admin_unary {
 }
 
 /// Unary calls of `flotilla.namesrv.v1.Namesrv`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! namesrv_unary {
     ($with:ident) => {
         $with! {

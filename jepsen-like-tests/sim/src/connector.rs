@@ -257,7 +257,7 @@ impl MessagingCalls for BrokerWay {
 }
 
 macro_rules! admin {
-    ($($method:ident $request:ident $reply:ident;)*) => {$(
+    ($($method:ident $name:literal $request:ident $reply:ident;)*) => {$(
         fn $method(&self, options: CallOptions, request: admin::$request) -> Answer<admin::$reply> {
             let (timeout, context) = (options.timeout, context(self.net.runtime(), options));
             ask(&self.net, self.link(), timeout, move |replica: Arc<dyn Replica>| {
@@ -269,33 +269,7 @@ macro_rules! admin {
 }
 
 impl AdminCalls for BrokerWay {
-    admin! {
-        create_topic CreateTopicRequest CreateTopicReply;
-        delete_topic DeleteTopicRequest DeleteTopicReply;
-        describe_topic DescribeTopicRequest DescribeTopicReply;
-        list_topics ListTopicsRequest ListTopicsReply;
-        create_group CreateGroupRequest CreateGroupReply;
-        delete_group DeleteGroupRequest DeleteGroupReply;
-        describe_group DescribeGroupRequest DescribeGroupReply;
-        list_groups ListGroupsRequest ListGroupsReply;
-        cluster_status ClusterStatusRequest ClusterStatusReply;
-        debug DebugRequest DebugReply;
-        transfer_leader TransferLeaderRequest TransferLeaderReply;
-        change_replica ChangeReplicaRequest ChangeReplicaReply;
-        list_replicas ListReplicasRequest ListReplicasReply;
-        update_topic UpdateTopicRequest UpdateTopicReply;
-        update_group UpdateGroupRequest UpdateGroupReply;
-        reset_group ResetGroupRequest ResetGroupReply;
-        list_dead_letters ListDeadLettersRequest ListDeadLettersReply;
-        resend_dead_letters ResendDeadLettersRequest ResendDeadLettersReply;
-        list_transactions ListTransactionsRequest ListTransactionsReply;
-        resolve_transaction ResolveTransactionRequest ResolveTransactionReply;
-        find_messages FindMessagesRequest FindMessagesReply;
-        trace_message TraceMessageRequest TraceMessageReply;
-        set_write_permission SetWritePermissionRequest SetWritePermissionReply;
-        set_topic_shares SetTopicSharesRequest SetTopicSharesReply;
-        recover_group RecoverGroupRequest RecoverGroupReply;
-    }
+    flotilla_proto::admin_unary!(admin);
 }
 
 fn not_here() -> CallError {
@@ -317,7 +291,7 @@ impl PeerCalls for BrokerWay {
 }
 
 macro_rules! namesrv {
-    ($($method:ident $request:ident $reply:ident;)*) => {$(
+    ($($method:ident $name:literal $request:ident $reply:ident;)*) => {$(
         fn $method(&self, options: CallOptions, request: namesrv::$request) -> Answer<namesrv::$reply> {
             let (timeout, context) = (options.timeout, context(self.net.runtime(), options));
             ask(&self.net, (self.from, self.to), timeout, move |service: Arc<NamesrvService>| {
@@ -328,13 +302,7 @@ macro_rules! namesrv {
 }
 
 impl NamesrvCalls for NamesrvWay {
-    namesrv! {
-        unregister UnregisterRequest UnregisterReply;
-        query_topic_route TopicRouteRequest TopicRouteReply;
-        list_brokers ListBrokersRequest ListBrokersReply;
-        list_groups ListGroupsRequest ListGroupsReply;
-        list_topics ListTopicsRequest ListTopicsReply;
-    }
+    flotilla_proto::namesrv_unary!(namesrv);
 
     fn register(
         &self,
