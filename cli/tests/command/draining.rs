@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::group::{Group, lines};
-use crate::support::{Server, run, run_with_input};
+use crate::support::{Server, run_with_input};
 
 const ALL: [u16; 3] = [1, 2, 3];
 
@@ -23,20 +23,8 @@ fn write_permission_that_was_taken_away_stays_away_over_restarts_until_it_is_giv
     let _servers = ALL.map(|node| group.start(node, &ALL, &[]));
     group.await_leader(1);
     assert_ne!(send(50, 60).code, 0, "it is read only after the restart of all");
-    let received = run(&[
-        "receive",
-        "--topic",
-        "orders",
-        "--group",
-        "g",
-        "--max",
-        "50",
-        "--timeout",
-        "20s",
-        "--endpoint",
-        &endpoint,
-    ]);
-    assert_eq!(received.ok().lines().count(), 50, "what is there is read");
+    let received = group.receive(1, 50, "20s");
+    assert_eq!(received.lines().count(), 50, "what is there is read");
     group.admin(1, &["topic", "update", "orders", "--permission", "READ_WRITE"]).ok();
     let began = Instant::now();
     send(50, 100).ok();

@@ -64,6 +64,13 @@ impl Group {
         run(&[&["admin"], arguments, &["--endpoint", &endpoint]].concat())
     }
 
+    /// `flotilla receive` at that replica, of topic `orders`: so many messages, as lines.
+    pub fn receive(&self, node: u16, max: u32, timeout: &str) -> String {
+        let (endpoint, max) = (self.client(node), max.to_string());
+        let what = ["receive", "--topic", "orders", "--group", "g"];
+        run(&[&what[..], &["--max", &max, "--timeout", timeout, "--endpoint", &endpoint]].concat()).ok()
+    }
+
     /// A replica as it sees itself.
     pub fn status(&self, node: u16) -> Option<Value> {
         let ended = self.admin(node, &["cluster", "status", "--json"]);

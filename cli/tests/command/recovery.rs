@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::group::{Group, PATIENCE, lines};
-use crate::support::{Server, eventually, run, run_with_input};
+use crate::support::{Server, eventually, run_with_input};
 
 #[test]
 fn an_operator_goes_on_with_the_last_replica_and_those_that_come_back_do_not_count() {
@@ -69,20 +69,7 @@ fn an_operator_goes_on_with_the_last_replica_and_those_that_come_back_do_not_cou
     let listed: Value = serde_json::from_str(&group.admin(1, &["replica", "list", "--json"]).ok()).unwrap();
     let voters = listed["replicas"].as_array().unwrap().iter().filter(|row| row["role"] != "learner").count();
     assert_eq!(voters, 3, "{listed}");
-    let received = run(&[
-        "receive",
-        "--topic",
-        "orders",
-        "--group",
-        "g",
-        "--max",
-        "300",
-        "--timeout",
-        "10s",
-        "--endpoint",
-        &endpoint,
-    ]);
-    let received = received.ok();
+    let received = group.receive(1, 300, "10s");
     let mut seen: Vec<u32> =
         received.lines().filter_map(|line| line.rsplit(' ').next()?.trim_end_matches('"').parse().ok()).collect();
     seen.sort_unstable();

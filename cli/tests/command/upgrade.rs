@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use serde_json::Value;
 
 use crate::group::{Group, PATIENCE, lines};
-use crate::support::{Server, eventually, run, run_with_input};
+use crate::support::{Server, eventually, run_with_input};
 
 const ALL: [u16; 3] = [1, 2, 3];
 const AS_AN_OLDER_PROGRAM: [&str; 2] = ["--feature-level-max", "0"];
@@ -56,22 +56,7 @@ fn the_level_rises_only_after_the_last_replica_was_upgraded_and_nothing_is_lost(
     loading.join().expect("every send is acknowledged");
 
     let count = sent.load(Ordering::Relaxed);
-    let endpoint = group.client(1);
-    let max = count.to_string();
-    let received = run(&[
-        "receive",
-        "--topic",
-        "orders",
-        "--group",
-        "g",
-        "--max",
-        &max,
-        "--timeout",
-        "20s",
-        "--endpoint",
-        &endpoint,
-    ]);
-    let received = received.ok();
+    let received = group.receive(1, count, "20s");
     let mut seen: Vec<u32> = received.lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
     seen.sort_unstable();
     seen.dedup();
