@@ -207,7 +207,9 @@ impl<M: StateMachine> StateMachine for Watched<M> {
             let before = self.applied.unwrap_or_default();
             self.witness.object(format!("replica {} went back from entry {before} to {applied}", self.replica));
         }
+        // One that the machine refuses leaves it as it was.
+        self.machine.restore(checkpoint, applied)?;
         self.applied = Some(applied);
-        self.machine.restore(checkpoint, applied)
+        Ok(())
     }
 }
