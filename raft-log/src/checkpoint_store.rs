@@ -175,7 +175,8 @@ impl CheckpointStore {
                     tracing::warn!(%last, %error, "log could not be flushed for a checkpoint");
                     continue;
                 }
-                if let Err(error) = inner.runtime.blocking(move || work.finish(&checkpoint).map(drop)).await {
+                let written = inner.log.shared.write_blocking(move || work.finish(&checkpoint).map(drop)).await;
+                if let Err(error) = written {
                     tracing::warn!(%last, %error, "checkpoint could not be written");
                 }
             }

@@ -251,7 +251,7 @@ impl LogFiles {
             return Ok(());
         }
         let (shared, floor) = (self.shared.clone(), self.shared.flusher.durable().floor);
-        let saved = self.shared.runtime.blocking(move || {
+        let saved = self.shared.write_blocking(move || {
             let mut marks = lock_marks(&shared);
             let saved = marks.save_purged(purged, floor);
             saved.map_err(|error| shared.failure.report_io(marks.path().display(), error))
@@ -276,7 +276,7 @@ impl LogFiles {
         let (shared, tail) = (self.shared.clone(), self.tail.clone());
         let (began, pause) = (self.shared.runtime.now(), &self.shared.campaign_pause);
         pause.keeping();
-        let saved = self.shared.runtime.blocking(move || {
+        let saved = self.shared.write_blocking(move || {
             shared.flusher.make_durable(&tail)?;
             let mut marks = lock_marks(&shared);
             let saved = marks.save_vote(vote, tail.floor);

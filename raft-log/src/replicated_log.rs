@@ -1,5 +1,6 @@
 //! The face of the crate: one handle to propose to, read from and watch a replicated log.
 
+use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -312,6 +313,18 @@ impl<O: Send + 'static> ReplicatedLog<O> {
     /// The log notices by itself when the leader's append stream breaks.
     pub fn suspect(&self, node: NodeId) {
         self.inner.gone.broke(node);
+    }
+
+    /// Runs `work`, which writes to the replica's data directory, where it may block. The directory is not let go before it is
+    /// done.
+    ///
+    /// # Errors
+    /// Those of `work`; another one, and nothing was done, if the log is closed.
+    pub async fn write_beside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.inner.view.shared.write_blocking(work).await
     }
 
     /// The core itself, for tests of what the face does not offer yet.

@@ -131,9 +131,11 @@ impl SegmentMaker {
         old: FlushTarget,
     ) -> (Option<Arc<Runway>>, io::Result<()>) {
         let (disk, dir, shared) = (self.disk.clone(), self.dir.clone(), self.shared.clone());
+        let working = shared.background.begin();
         let making = move || {
             let mut ready = ready;
             let mut make = || {
+                let _working = working.as_ref().ok_or_else(closed)?;
                 shared.flusher.make_durable(&old)?;
                 let runway = match &ready {
                     Some(runway) => runway,

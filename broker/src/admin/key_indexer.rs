@@ -138,7 +138,8 @@ async fn index_queue(
             replica.keys.add(topic.uid, queue, gap.start, &messages);
             if replica.keys.is_full() {
                 let index = replica.keys.clone();
-                if let Err(error) = replica.runtime.blocking(move || index.spill()).await {
+                if let Err(error) = replica.log.write_beside(move || index.spill().map_err(std::io::Error::other)).await
+                {
                     tracing::warn!(%error, "key index file cannot be written yet");
                 }
             }

@@ -158,8 +158,10 @@ impl Cluster {
     pub async fn kill_and_empty(&mut self, node: u64) {
         self.kill(node);
         let dir = self.configs[usize::try_from(node).expect("small") - 1].data_dir.clone();
+        let lock = dir.join("log/lock");
+        assert!(lock.exists(), "what is waited for is the log's own lock");
         let released = async {
-            while OsDisk.lock(&dir.join("lock")).is_err() {
+            while OsDisk.lock(&lock).is_err() {
                 self.runtime.sleep(Duration::from_millis(20)).await;
             }
         };
