@@ -31,6 +31,8 @@ pub struct GroupMembers {
     pub is_joint: bool,
     /// Who votes; while a change is half done, before it or behind it.
     pub voters: BTreeSet<NodeId>,
+    /// Each set of them of which a majority is needed: one, and two while a change is half done.
+    pub voter_sets: Vec<BTreeSet<NodeId>>,
     /// How often the group went on without its majority, by an operator's order. Members of an earlier epoch are none any
     /// more.
     pub epoch: u16,

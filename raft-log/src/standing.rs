@@ -157,6 +157,11 @@ impl Standings {
             is_committed: index <= metrics.local_committed.map(|id| LogIndex(id.index())),
             is_joint: members.get_joint_config().len() > 1,
             voters: members.voter_ids().map(NodeId).collect(),
+            voter_sets: members
+                .get_joint_config()
+                .iter()
+                .map(|set| set.iter().copied().map(NodeId).collect())
+                .collect(),
             epoch: epoch_of(members),
             members: members.nodes().map(|(node, member)| (NodeId(*node), member.clone())).collect(),
         }

@@ -14,7 +14,7 @@ use flotilla_proto::metadata::{ACK_PLACE, CLIENT_ID};
 use flotilla_proto::status::{Consequence, consequence, is_ok};
 use flotilla_proto::v2::receive_message_response::Content;
 use flotilla_proto::{AckPlace, Admin, CallContext, Messaging, Peer, Reply, admin, peer, v2};
-use flotilla_raft_log::{Disk, Incarnation, LogIndex, LogStatus, PeerCallKind, Transport};
+use flotilla_raft_log::{Disk, GroupMembers, Incarnation, LogIndex, LogStatus, PeerCallKind, Transport};
 use flotilla_runtime::{BoxFuture, Runtime};
 use tokio::sync::mpsc;
 
@@ -24,7 +24,7 @@ use crate::executor::{lock, ms};
 use crate::namesrvs::{NAMESRV_HEARTBEAT_MS, namesrv_address};
 use crate::net::{PeerService, SimNet};
 use crate::options::Options;
-use crate::replica::{Acknowledged, Batch, Model, Placed, Received, Replica, SendError, dump, look, voters_recorded};
+use crate::replica::{Acknowledged, Batch, Model, Placed, Received, Replica, SendError, dump, look};
 use crate::store::Store;
 use crate::witness::Witness;
 
@@ -331,6 +331,7 @@ impl PeerService for BrokerReplica {
 impl Replica for BrokerReplica {
     fn send(&self, batch: Batch) -> BoxFuture<'static, Result<Vec<Placed>, SendError>> {
         let (messaging, context, witness) = (self.messaging.clone(), self.context("client"), self.witness.clone());
+        let asked = witness.asked();
         Box::pin(async move {
             let topic = batch.queue.topic.as_str();
             let messages = batch.message_ids.iter();
@@ -343,7 +344,7 @@ impl Replica for BrokerReplica {
             if places.len() != batch.message_ids.len() {
                 witness.object(format!("{:?} were stored at {} places", batch.message_ids, places.len()));
             }
-            witness.acknowledged(&batch.message_ids);
+            witness.acknowledged(asked, &batch.message_ids);
             Ok(places)
         })
     }
@@ -358,8 +359,8 @@ impl Replica for BrokerReplica {
         Box::pin(async move { acknowledge(messaging, context, WORKERS, "orders", received).await })
     }
 
-    fn voters_recorded(&self) -> BTreeMap<u64, Incarnation> {
-        voters_recorded(self.node.log())
+    fn members(&self) -> GroupMembers {
+        self.node.log().members()
     }
 
     fn life(&self) -> Incarnation {

@@ -217,10 +217,11 @@ impl MessagingCalls for BrokerWay {
             let messaging = messaging_of(&*replica);
             let ids = request.messages.iter().filter_map(|message| message.system_properties.as_ref());
             let ids: Vec<String> = ids.map(|properties| properties.message_id.clone()).collect();
+            let asked = witness.asked();
             Box::pin(async move {
                 let reply = messaging.send_message(context, request).await;
                 if is_ok(reply.body.status.as_ref()) {
-                    witness.acknowledged(&ids);
+                    witness.acknowledged(asked, &ids);
                 }
                 reply
             })

@@ -276,6 +276,7 @@ impl Group {
                     News::Opened(replica) => {
                         let status = replica.status();
                         self.witness.came_back(node.id, status.term.0);
+                        self.witness.opened(node.id, &replica);
                         let applied = status.applied;
                         executor
                             .trace()
@@ -299,8 +300,9 @@ impl Group {
         stopped
     }
 
-    /// Writes down who leads.
+    /// Writes down who leads, and who votes.
     pub(crate) fn note_leaders(&mut self, executor: &Executor) {
+        self.witness.look_at_memberships();
         for id in self.ids() {
             let Some(status) = self.replica(id).map(|replica| replica.status()) else { continue };
             let leads = status.role == Role::Leader;

@@ -13,6 +13,7 @@ mod executor;
 mod group;
 mod log;
 mod lure;
+mod memberships;
 mod namesrvs;
 mod nemesis;
 mod net;

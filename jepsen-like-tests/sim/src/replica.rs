@@ -9,8 +9,8 @@ use bytes::Bytes;
 use flotilla_checkers::{Ack, Delivery, Dump, QueueKey};
 use flotilla_proto::{Admin, Messaging, peer};
 use flotilla_raft_log::{
-    Applied, Disk, Incarnation, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog, StateMachine, Term,
-    Transport,
+    Applied, Disk, GroupMembers, Incarnation, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog,
+    StateMachine, Term, Transport,
 };
 use flotilla_runtime::{BoxFuture, Either, Instant, Runtime, select};
 use tokio::sync::mpsc;
@@ -96,8 +96,17 @@ pub trait Replica: PeerService {
     fn status(&self) -> LogStatus;
     /// Whether it may lack what it had confirmed, and does not vote until it has caught up.
     fn is_recovering(&self) -> bool;
+    /// The newest membership in its log.
+    fn members(&self) -> GroupMembers;
     /// Voters of a settled membership, each with the life that is recorded of it.
-    fn voters_recorded(&self) -> BTreeMap<u64, Incarnation>;
+    fn voters_recorded(&self) -> BTreeMap<u64, Incarnation> {
+        let members = self.members();
+        if members.is_joint || !members.is_committed {
+            return BTreeMap::new();
+        }
+        let recorded = members.members.iter().filter(|(node, _)| members.voters.contains(node));
+        recorded.map(|(node, member)| (node.0, member.incarnation)).collect()
+    }
     /// The life of its own directory.
     fn life(&self) -> Incarnation;
     /// The last `count` messages of a queue as this replica has applied them.
@@ -284,16 +293,6 @@ pub(crate) fn look<M: Model>(
     Ok(seen.map(|slot| Delivery::new(reader.clone(), queue.clone(), slot.offset, slot.message_id)).collect())
 }
 
-/// Voters of a settled membership, each with the life that is recorded of it.
-pub(crate) fn voters_recorded<O: Send + 'static>(log: &ReplicatedLog<O>) -> BTreeMap<u64, Incarnation> {
-    let members = log.members();
-    if members.is_joint || !members.is_committed {
-        return BTreeMap::new();
-    }
-    let recorded = members.members.iter().filter(|(node, _)| members.voters.contains(node));
-    recorded.map(|(node, member)| (node.0, member.incarnation)).collect()
-}
-
 /// Everything in every queue of that replica.
 pub(crate) fn dump<M: Model>(model: &M, log: &ReplicatedLog<M::Output>, node: u64) -> Result<Dump, String> {
     let (applied_index, digest) = model.digest();
@@ -361,7 +360,7 @@ impl<M: Model> LogReplica<M> {
 
 impl<M: Model> Replica for LogReplica<M> {
     fn send(&self, batch: Batch) -> BoxFuture<'static, Result<Vec<Placed>, SendError>> {
-        let (term, node) = (self.writable(), self.node);
+        let (term, node, asked) = (self.writable(), self.node, self.witness.asked());
         let (log, model, witness, stamp_ms) = self.parts();
         Box::pin(async move {
             let term = term?;
@@ -375,7 +374,7 @@ impl<M: Model> Replica for LogReplica<M> {
                 }
                 Placement::Failed => return Err(SendError::Unknown),
             };
-            witness.acknowledged(&batch.message_ids);
+            witness.acknowledged(asked, &batch.message_ids);
             let placed = |(queue, offset)| Placed { queue, offset, term: applied.term.0, leader: node };
             Ok(places.into_iter().map(placed).collect())
         })
@@ -407,8 +406,8 @@ impl<M: Model> Replica for LogReplica<M> {
         })
     }
 
-    fn voters_recorded(&self) -> BTreeMap<u64, Incarnation> {
-        voters_recorded(&self.log)
+    fn members(&self) -> GroupMembers {
+        self.log.members()
     }
 
     fn life(&self) -> Incarnation {

@@ -1,8 +1,8 @@
 //! What the simulation sees with its own eyes: every applied entry, every acknowledgement, every disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use flotilla_checkers::EntrySeen;
@@ -10,6 +10,8 @@ use flotilla_raft_log::{LogIndex, RestoreError, StateMachine, Term};
 
 use crate::disk::SimDisk;
 use crate::executor::lock;
+use crate::memberships::Memberships;
+use crate::replica::Replica;
 use crate::rng::fnv;
 
 /// The one who sees everything; shared by all replicas' lives.
@@ -23,6 +25,9 @@ struct Inner {
     /// Whether replicas confirm what is in their page cache.
     confirms_early: bool,
     seen: Mutex<Seen>,
+    /// The replicas that are open, by number.
+    open: Mutex<BTreeMap<u64, Weak<dyn Replica>>>,
+    memberships: Mutex<Memberships>,
 }
 
 #[derive(Default)]
@@ -36,6 +41,12 @@ struct Seen {
     marks: BTreeMap<String, u64>,
 }
 
+/// What was in force when messages were sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    oldest_membership: u64,
+}
+
 /// More findings of a run than anybody reads.
 const FINDINGS_MAX: usize = 20;
 
@@ -44,7 +55,8 @@ pub const POWER_LOSS: &str = "a power loss";
 
 impl Witness {
     pub fn new(disks: Vec<SimDisk>, confirms_early: bool) -> Witness {
-        Witness { inner: Arc::new(Inner { disks, confirms_early, seen: Mutex::new(Seen::default()) }) }
+        let (seen, open, memberships) = Default::default();
+        Witness { inner: Arc::new(Inner { disks, confirms_early, seen, open, memberships }) }
     }
 
     /// Something is wrong; the run goes on, and fails.
@@ -76,24 +88,43 @@ impl Witness {
         lock(&self.inner.seen).acks
     }
 
-    /// A leader is about to acknowledge these messages: each must be on the disks of a majority
+    /// A replica is open: from now on the witness looks at its log's memberships.
+    pub fn opened(&self, id: u64, replica: &Arc<dyn Replica>) {
+        lock(&self.inner.open).insert(id, Arc::downgrade(replica));
+    }
+
+    /// Looks at every open replica's newest membership.
+    pub(crate) fn look_at_memberships(&self) {
+        let open: Vec<_> = lock(&self.inner.open).values().filter_map(Weak::upgrade).collect();
+        for replica in open {
+            lock(&self.inner.memberships).note(&replica.members());
+        }
+    }
+
+    /// Messages are about to be sent: to be handed to [`Witness::acknowledged`].
+    pub fn asked(&self) -> Asked {
+        self.look_at_memberships();
+        Asked { oldest_membership: lock(&self.inner.memberships).oldest_in_force() }
+    }
+
+    /// A leader is about to acknowledge these messages: each must be on the disks of a majority of the voters
     /// now, such that a power loss of all machines would spare it; or in their page caches, if that is all they promise.
-    pub fn acknowledged(&self, message_ids: &[String]) {
-        let majority = self.inner.disks.len() / 2 + 1;
+    pub fn acknowledged(&self, asked: Asked, message_ids: &[String]) {
+        let Inner { disks, confirms_early, .. } = &*self.inner;
+        self.look_at_memberships();
         for message_id in message_ids {
             let mark = message_id.as_bytes();
-            if self.inner.confirms_early {
-                let holders = self.inner.disks.iter().filter(|disk| disk.holds(mark)).count();
-                // A follower that confirmed it may have lost power since, which takes what it promised no more than this. That
-                // nothing is lost by that is seen at the end.
-                if holders < majority && !self.marks().contains_key(POWER_LOSS) {
-                    self.object(format!("{message_id} is acknowledged and in {holders} page caches only"));
-                }
+            let holds = |disk: &SimDisk| if *confirms_early { disk.holds(mark) } else { disk.holds_durably(mark) };
+            let holders: BTreeSet<u64> = (1..).zip(disks).filter(|(_, disk)| holds(disk)).map(|(id, _)| id).collect();
+            if lock(&self.inner.memberships).are_enough(asked.oldest_membership, &holders) {
                 continue;
             }
-            let holders = self.inner.disks.iter().filter(|disk| disk.holds_durably(mark)).count();
-            if holders < majority {
-                self.object(format!("{message_id} is acknowledged and durable on {holders} disks only"));
+            if !confirms_early {
+                self.object(format!("{message_id} is acknowledged and durable on the disks {holders:?} only"));
+            } else if !self.marks().contains_key(POWER_LOSS) {
+                // A follower that confirmed it may have lost power since, which takes what it promised no more than this. That
+                // nothing is lost by that is seen at the end.
+                self.object(format!("{message_id} is acknowledged and in the page caches {holders:?} only"));
             }
         }
         lock(&self.inner.seen).acks += message_ids.len() as u64;

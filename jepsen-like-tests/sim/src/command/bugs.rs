@@ -178,7 +178,7 @@ fn hunt(bug: Bug, seeds: u64, time_limit: Duration) -> Result<Hunt, String> {
 fn check_of(finding: &str) -> String {
     const WORDS: [(&str, &str); 13] = [
         ("the canary", "the canary's alarm"),
-        ("page caches only", "an acknowledged message is in the page caches of a majority"),
+        ("in the page caches", "an acknowledged message is in the page caches of a majority"),
         ("went back for replica", "what a namesrv knows gets no older"),
         ("is acknowledged and durable on", "an acknowledged message is on the disks of a majority"),
         ("had digest", "digests are equal at equal entries"),
