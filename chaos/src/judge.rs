@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flotilla_checkers::{
     Delivery, Dump, Event, Finding, History, HistoryError, Operation, Property, QueueDump, QueueKey, Report as Counts,
-    SlotDump, check, early_ack, no_lost_ack, order_per_message_group, replicas_agree,
+    SlotDump, check, early_ack, no_lost_ack, one_holder, order_per_message_group, replicas_agree,
 };
 
 use crate::availability::{by_kind, outages};
@@ -13,6 +13,10 @@ use crate::levels::takes_what_was_written;
 use crate::report::{Conclusion, Report};
 use crate::run_record::RunRecord;
 use crate::scenario::Seen;
+use crate::workload::INVISIBLE;
+
+/// Brokers pull log time towards the wall clock by so much.
+const LOG_TIME_FASTER_PERMILLE: u64 = 50;
 
 /// Judges a run. Fails only if the history contradicts itself.
 ///
@@ -43,6 +47,9 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     };
     let disorders = order_per_message_group::find(&history.sends, &consumed);
     add(Property::OrderPerMessageGroup, texts(disorders));
+    let held_ns = one_holder::held_ns(INVISIBLE, LOG_TIME_FASTER_PERMILLE);
+    let shared = one_holder::find(&history.sends, &consumed, held_ns);
+    add(Property::OneHolder, texts(shared));
     add(Property::ReplicasAgree, texts(replicas_agree::find(&replicas, true)));
     let has_ended = replicas.len() as u64 == record.settings.replicas;
     if was_drained {

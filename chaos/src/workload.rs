@@ -31,7 +31,7 @@ const FIFO_SENDERS: u64 = 4;
 const FIFO_CONSUMERS: u64 = 2;
 const BATCH_MAX: usize = 32;
 /// How long a received message is hidden from the other consumers.
-const INVISIBLE: Duration = Duration::from_secs(10);
+pub(crate) const INVISIBLE: Duration = Duration::from_secs(10);
 /// How long one receive call waits for messages.
 const RECEIVE_WAIT: Duration = Duration::from_secs(2);
 /// What was answered before its commit and has not come so long after anything else came is taken for gone: longer than a
@@ -257,12 +257,11 @@ impl Shared {
     async fn receive(self: Arc<Shared>, process: String, consumer: SimpleConsumer) {
         while !self.is_given_up.load(Ordering::SeqCst) {
             let invoked = self.runtime.now();
+            self.history.record(&process, EventKind::Invoke, Operation::Receive { deliveries: Vec::new() });
             match consumer.receive(BATCH_MAX, INVISIBLE).await {
                 Ok(batch) => {
-                    if !batch.is_empty() {
-                        let deliveries = batch.iter().map(|message| delivery_of(&process, message)).collect();
-                        self.history.record(&process, EventKind::Ok, Operation::Receive { deliveries });
-                    }
+                    let deliveries = batch.iter().map(|message| delivery_of(&process, message)).collect();
+                    self.history.record(&process, EventKind::Ok, Operation::Receive { deliveries });
                     self.tally_received(&process, &batch, invoked);
                     let acks = join_all(batch.iter().map(|message| consumer.ack(message))).await;
                     let now = self.runtime.now();

@@ -87,6 +87,21 @@ impl Story {
         self.event(who, EventKind::Ok, Operation::Receive { deliveries });
     }
 
+    /// The first message comes again at once; a message is acknowledged before in term 1, and one afterwards in that term.
+    fn redelivered_in(&mut self, term: u64) {
+        self.event("consumer-2", EventKind::Invoke, Operation::Receive { deliveries: Vec::new() });
+        self.acked("1-2", 2);
+        for attempt in [1, 2] {
+            self.event("consumer-2", EventKind::Invoke, Operation::Receive { deliveries: Vec::new() });
+            let delivery = Delivery::new("consumer-2", queue(), 2, "1-2").on_attempt(attempt);
+            self.event("consumer-2", EventKind::Ok, Operation::Receive { deliveries: vec![delivery] });
+        }
+        let ack = Ack { term: Some(term), leader: Some(term), ..Ack::at(queue(), 3) };
+        self.send("1-3", EventKind::Ok, Some(ack));
+        self.received("consumer-2", &[(3, "1-3")]);
+        self.received("drain-2", &[(2, "1-2"), (3, "1-3")]);
+    }
+
     fn state(&mut self, replica: u64, digest: &str, applied_index: u64) {
         let dump = Dump { replica, applied_index, digest: digest.into(), queues: Vec::new() };
         self.event("harness", EventKind::Ok, Operation::Dump(dump));
@@ -115,7 +130,7 @@ impl Story {
 #[test]
 fn two_judges_agree_on_planted_histories() {
     type Plant = fn(&mut Story);
-    let stories: [(Conclusion, Plant); 19] = [
+    let stories: [(Conclusion, Plant); 24] = [
         (Conclusion::Good, |_| {}),
         (Conclusion::Good, |s| {
             s.send("1-2", EventKind::Unknown, None);
@@ -157,6 +172,19 @@ fn two_judges_agree_on_planted_histories() {
         (Conclusion::Good, |s| {
             s.record.settings.limits.elections_max = Some(0);
             s.event("o", EventKind::Ok, Operation::Leader(Leadership { term: 2, leader: 2 }));
+        }),
+        // Two hold one delivery; a second delivery comes too soon while one leader counts, and while two do.
+        (Conclusion::Broken, |s| s.received("consumer-2", &[(0, "1-0")])),
+        (Conclusion::Broken, |s| s.redelivered_in(1)),
+        (Conclusion::Good, |s| s.redelivered_in(2)),
+        // What was answered early may be gone, as far as the replicas know of it.
+        (Conclusion::Good, |s| {
+            s.send("1-2", EventKind::Ok, Some(Ack { early: true, ..Ack::at(queue(), 2) }));
+            s.record.kept_aside = Some(1);
+        }),
+        (Conclusion::Broken, |s| {
+            s.send("1-2", EventKind::Ok, Some(Ack { early: true, ..Ack::at(queue(), 2) }));
+            s.record.kept_aside = Some(0);
         }),
         (Conclusion::Void, |s| s.record.faults[0].problem = Some("refused".into())),
         (Conclusion::Void, |s| s.record.settings.rate = 1_000),

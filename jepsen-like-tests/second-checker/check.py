@@ -19,6 +19,14 @@ SHOWN = 20
 NEVER = float("inf")
 # Fewer acknowledged messages than one in so many of what should have been sent prove nothing.
 ACKED_ONE_IN = 20
+# A consumer has what it takes for 10 s of log time, which runs at most 5 % faster than time and counts milliseconds.
+HELD_NS = (10_000 * 100 // 105 - 1) * 10**6
+# Faults that may take what a replica had written: nobody is left to count what was answered early.
+TAKE_WHAT_WAS_WRITTEN = {
+    "power-loss-leader", "power-loss-follower", "power-loss-all", "disk-full-leader", "disk-full-follower", "disk-full-all",
+    "read-only-disk", "dead-disk", "hung-disk", "flip-sealed", "flip-active", "torn-tail", "wipe-disk", "membership-churn",
+    "lying-disk", "rewind", "amnesia",
+}
 
 
 class Unusable(Exception):
@@ -31,9 +39,14 @@ class Run:
     def __init__(self):
         self.sends = []  # [id, process, invoked, completed, outcome, ack]
         self.seen = []  # (queue, offset, id, who, attempt, order)
+        self.held = []  # (queue, offset, attempt, received, who, begun)
+        self.asked = {}  # who -> when it began to ask for what it has not got yet
         self.looks = []  # (queue, offset, id, who)
+        self.acked_at = []  # times, in order
+        self.gone_early = set()  # ids that were answered before their commit, and are nowhere
         self.leaders = []  # (term, leader)
         self.terms = []  # (time, term)
+        self.led = []  # (time, who)
         self.states = []  # (replica, applied, digest)
 
 
@@ -89,10 +102,14 @@ def take(run, pending, number, time, process, kind, name, value):
             send[4], send[5] = "acked", value["ack"]
         elif kind == "fail":
             send[4] = "refused"
+    elif name == "receive" and kind == "invoke":
+        run.asked.setdefault(process, time)
     elif kind != "ok":
         return
     elif name == "receive":
+        begun = run.asked.pop(process, None)
         for one in value["deliveries"]:
+            run.held.append((queue_of(one["queue"]), one["offset"], one.get("attempt", 1), time, one["consumer"], begun))
             place = (queue_of(one["queue"]), one["offset"], one["message_id"])
             run.seen.append(place + (one["consumer"], one.get("attempt", 1), len(run.seen)))
     elif name == "look":
@@ -101,6 +118,7 @@ def take(run, pending, number, time, process, kind, name, value):
     elif name == "leader":
         run.leaders.append((value["term"], value["leader"]))
         run.terms.append((time, value["term"]))
+        run.led.append((time, value["leader"]))
     elif name == "dump":
         run.states.append((value["replica"], value["applied_index"], value["digest"]))
 
@@ -263,6 +281,29 @@ def nothing_taken_back(run):
                 yield f"{next(iter(said))} was seen at {place}, at the end there is {now}"
 
 
+def one_holder(run):
+    """A delivery is one consumer's, and the next one comes when its time is over, as long as one leader counts it."""
+    first_done, last_begun = {}, {}
+    for _, _, invoked, completed, outcome, ack in run.sends:
+        if outcome == "acked" and ack.get("term") is not None:
+            term = ack["term"]
+            first_done[term] = min(completed, first_done.get(term, NEVER))
+            last_begun[term] = max(invoked, last_begun.get(term, -1))
+    held = sorted((one for one in run.held if not is_final(one[4])), key=lambda one: one[:4])
+    for (queue, offset), group in groupby(held, key=lambda one: one[:2]):
+        before = None
+        for _, _, attempt, received, who, begun in group:
+            if before is not None:
+                earlier, holder, since = before
+                place = f"{queue[0]}/{queue[1]}@{offset}"
+                if earlier == attempt and holder != who:
+                    yield f"{who} and {holder} both got delivery {attempt} of {place}"
+                elif earlier < attempt and since is not None and received - since < HELD_NS:
+                    if any(done <= since and last_begun[term] >= received for term, done in first_done.items()):
+                        yield f"{who} got {place} at most {(received - since) // 10**6} ms after {holder} had got it"
+            before = attempt, who, begun
+
+
 def one_leader_per_term(run):
     """In a term one replica leads."""
     acks = [(s[5].get("term"), s[5].get("leader")) for s in run.sends if s[4] == "acked"]
@@ -283,6 +324,7 @@ PROMISES = {
     "real-time-order": real_time_order,
     "replicas-agree": replicas_agree,
     "nothing-taken-back": nothing_taken_back,
+    "one-holder": one_holder,
     "one-leader-per-term": one_leader_per_term,
 }
 
@@ -294,7 +336,7 @@ def was_drained(run):
 def void_reasons(run, record):
     """Why a run in which nothing was found could not have shown anything."""
     settings, faults = record["settings"], record["faults"]
-    acked = sorted(s[3] for s in run.sends if s[4] == "acked")
+    acked = run.acked_at
     due = settings["rate"] * settings["duration_ms"] // 1000
     if not acked:
         yield "nothing was acknowledged"
@@ -312,7 +354,7 @@ def void_reasons(run, record):
 
 def outages(run, record):
     """Of each fault that was done: (longest silence until the next one, time from its healing to the next ack) in ns."""
-    acked = sorted(s[3] for s in run.sends if s[4] == "acked")
+    acked = run.acked_at
     done = [fault for fault in record["faults"] if "problem" not in fault]
     for at, fault in enumerate(done):
         start = fault["started_ns"]
@@ -323,6 +365,16 @@ def outages(run, record):
         silence = max(after - before for before, after in zip(marks, marks[1:]))
         healed = [ack - fault["healed_ns"] for ack in inside if ack > fault["healed_ns"]]
         yield silence, (min(healed) if healed else None)
+
+
+def lead_moves(run, record):
+    """Of each fault that was done: milliseconds until a replica led that it had not struck."""
+    for fault in record["faults"]:
+        if "problem" in fault:
+            continue
+        start = fault["started_ns"]
+        others = [time for time, who in run.led if time > start and who not in fault["targets"]]
+        yield (min(others, default=record["load_ended_ns"]) - start) // 10**6
 
 
 def passed_limits(run, record):
@@ -337,6 +389,7 @@ def passed_limits(run, record):
         "after_heal_ms_max": max(healings, default=0),
         "ends_max": sum("ended by itself" in note for fault in record["faults"] for note in fault.get("notes", [])),
         "elections_max": max(terms) - min(terms) if terms else 0,
+        "lead_moves_ms_max": max(lead_moves(run, record), default=0),
     }
     for name, limit in limits.items():
         if values[name] > limit:
@@ -346,6 +399,10 @@ def passed_limits(run, record):
 def incidents(run, record):
     """What went wrong beside the history."""
     yield from record["incidents"]
+    kept = record.get("kept_aside")
+    if kept is not None and len(run.gone_early) > kept:
+        if not any(fault["kind"] in TAKE_WHAT_WAS_WRITTEN for fault in record["faults"]):
+            yield f"{len(run.gone_early)} messages that were answered early are gone, the replicas know of {kept}"
     yield from passed_limits(run, record)
     replicas = record["settings"]["replicas"]
     if len(run.states) != replicas:
@@ -354,9 +411,21 @@ def incidents(run, record):
         yield "nothing was read at the end"
 
 
+def set_aside_early(run):
+    """What was answered before its commit and stands nowhere, nor ever came to anybody, was promised to nobody."""
+    stands = {message for _, _, message, _, _, _ in run.seen}
+    for send in run.sends:
+        if send[4] == "acked" and send[5].get("early") and send[0] not in stands:
+            send[4] = "unknown"
+            run.gone_early.add(send[0])
+
+
 def judge(directory):
     """(conclusion, findings by promise, incidents, reasons why it is void)."""
     run = read(os.path.join(directory, "history.jsonl"))
+    run.acked_at = sorted(send[3] for send in run.sends if send[4] == "acked")
+    if was_drained(run):
+        set_aside_early(run)
     path = os.path.join(directory, "run.json")
     try:
         with open(path, encoding="utf-8") as file:

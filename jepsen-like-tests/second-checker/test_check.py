@@ -63,7 +63,7 @@ def good():
 
 RECORD = {
     "settings": {"seed": 1, "faults": ["kill-leader"], "duration_ms": 1000, "rate": 2, "replicas": 3},
-    "faults": [{"number": 1, "kind": "kill-leader", "started_ns": 1, "struck_ns": 1, "healed_ns": 2}],
+    "faults": [{"number": 1, "kind": "kill-leader", "targets": [1], "started_ns": 1, "struck_ns": 1, "healed_ns": 2}],
     "skipped": [],
     "incidents": [],
     "load_ended_ns": 200,
@@ -166,6 +166,28 @@ class SecondJudge(unittest.TestCase):
         events[2] = send("ok", "1-0", 0, leader=3)
         self.assert_found(events, "one-leader-per-term")
 
+    def test_a_message_in_two_hands(self):
+        asks = {"process": "consumer-2", "type": "invoke", "f": "receive", "value": {"deliveries": []}}
+        shared = good()
+        shared.insert(10, receive("consumer-2", (0, "1-0")))
+        self.assert_found(shared, "one-holder")
+        early = [send("invoke", "1-9"), send("ok", "1-9", 2), asks, receive("consumer-2", (2, "1-9"))]
+        early += [receive("consumer-1", (2, "1-9"), attempt=2), send("invoke", "1-8"), send("ok", "1-8", 3)]
+        early += [receive("consumer-1", (3, "1-8")), receive("drain-1", (2, "1-9"), (3, "1-8"))]
+        self.assert_found(good() + early, "one-holder")
+        # Another leader counted meanwhile.
+        early[6] = send("ok", "1-8", 3, term=2)
+        self.assertEqual(self.judge(good() + early)[0], "good")
+
+    def test_what_was_answered_early_may_be_gone_and_is_counted(self):
+        early = [send("invoke", "1-9"), send("ok", "1-9", 2)]
+        early[1]["value"]["ack"]["early"] = True
+        self.assertEqual(self.judge(good() + early)[0], "good")
+        record = {**RECORD, "kept_aside": 0}
+        self.assertEqual(self.judge(good() + early, record)[0], "broken")
+        self.assertEqual(self.judge(good() + early, {**record, "kept_aside": 1})[0], "good")
+        self.assert_found(good() + early + [receive("consumer-1", (2, "1-9"))], "no-lost-ack")
+
     def test_incidents_and_silent_replicas(self):
         record = copy.deepcopy(RECORD)
         record["incidents"] = ["broker 2 ended by itself"]
@@ -189,6 +211,12 @@ class SecondJudge(unittest.TestCase):
             record = copy.deepcopy(RECORD)
             record["settings"]["limits"] = {name: value}
             self.assertEqual(self.judge(good(), record)[0], "good" if right else "broken", name)
+        record["settings"]["limits"] = {"lead_moves_ms_max": 0}
+        self.assertEqual(self.judge(good() + [leader(2, 2)], record)[0], "good")
+        record["faults"][0]["targets"] = [1]
+        record["load_ended_ns"] = 2 * 10**6
+        self.assertEqual(self.judge(good(), record)[0], "broken")
+        record = copy.deepcopy(RECORD)
         record["settings"]["limits"] = {"elections_max": 0}
         self.assertEqual(self.judge([leader(2, 2)] + good(), record)[0], "broken")
         late = copy.deepcopy(record)

@@ -123,6 +123,9 @@ pub struct Delivery {
     /// When it was asked for, as far as the history tells: at an invocation of the same process. Else 0.
     #[serde(skip)]
     pub asked_ns: u64,
+    /// When it was first asked for: the first invocation of the same process since its last one that was answered. Else 0.
+    #[serde(skip)]
+    pub begun_ns: u64,
     /// When it came. Not written: the event has it.
     #[serde(skip)]
     pub received_ns: u64,
@@ -142,6 +145,7 @@ impl Delivery {
             message_id: message_id.into(),
             attempt: first_attempt(),
             asked_ns: 0,
+            begun_ns: 0,
             received_ns: 0,
         }
     }
@@ -212,11 +216,13 @@ impl History {
         let mut history = History::default();
         let mut open: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
         let mut asked: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
+        let mut begun: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
         let mut tasks: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
         for event in events {
             match (&event.operation, event.kind) {
                 (Operation::Receive { .. }, EventKind::Invoke) => {
                     asked.insert(event.process.as_str(), event.time_ns);
+                    begun.entry(event.process.as_str()).or_insert(event.time_ns);
                 }
                 (Operation::Task(task), EventKind::Invoke) => {
                     tasks.insert(event.process.as_str(), history.tasks.len());
@@ -265,7 +271,10 @@ impl History {
                 }
                 (Operation::Receive { deliveries }, EventKind::Ok) => {
                     let asked_ns = asked.get(event.process.as_str()).copied().unwrap_or(0);
-                    let timed = deliveries.iter().map(|seen| seen.clone().received(asked_ns, event.time_ns));
+                    let begun_ns = begun.remove(event.process.as_str()).unwrap_or(0);
+                    let timed = deliveries
+                        .iter()
+                        .map(|seen| Delivery { begun_ns, ..seen.clone().received(asked_ns, event.time_ns) });
                     history.deliveries.extend(timed);
                 }
                 (Operation::Look { sightings }, EventKind::Ok) => history.sightings.extend(sightings.iter().cloned()),

@@ -40,6 +40,7 @@ pub mod no_lost_ack;
 pub mod no_phantom;
 pub mod nothing_taken_back;
 pub mod one_at_a_time;
+pub mod one_holder;
 pub mod one_leader_per_term;
 pub mod one_payload_per_entry;
 pub mod order_per_message_group;

@@ -47,6 +47,9 @@ pub enum Property {
     ProgressKept,
     /// See [`fresh_reads`](crate::fresh_reads).
     FreshReads,
+    /// See [`one_holder`](crate::one_holder). Not part of [`check`]: it must know which deliveries are those of one consumer
+    /// group, and how long these are its consumers' own.
+    OneHolder,
 }
 
 impl std::fmt::Display for Property {
@@ -68,6 +71,7 @@ impl std::fmt::Display for Property {
             Property::DeadLettersComplete => "dead letters complete",
             Property::ProgressKept => "progress kept",
             Property::FreshReads => "fresh reads",
+            Property::OneHolder => "one holder",
         })
     }
 }

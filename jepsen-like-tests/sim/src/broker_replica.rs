@@ -24,7 +24,7 @@ use crate::executor::{lock, ms};
 use crate::namesrvs::{NAMESRV_HEARTBEAT_MS, namesrv_address};
 use crate::net::{PeerService, SimNet};
 use crate::options::Options;
-use crate::replica::{Acknowledged, Batch, Model, Placed, Received, Replica, SendError, dump, look};
+use crate::replica::{Acknowledged, Batch, Model, Placed, Received, Replica, SendError, dump, has_vote, look};
 use crate::store::Store;
 use crate::witness::Witness;
 
@@ -371,8 +371,8 @@ impl Replica for BrokerReplica {
         self.node.log().status()
     }
 
-    fn is_recovering(&self) -> bool {
-        self.node.log().is_recovering()
+    fn has_vote(&self) -> bool {
+        has_vote(self.node.log())
     }
 
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String> {

@@ -354,9 +354,9 @@ impl Group {
         leader.status().can_write && self.ids().all(is_here)
     }
 
-    /// Whether everybody is up, and nobody lacks what it may have confirmed before its machine lost power.
-    pub(crate) fn has_recovered(&self) -> bool {
-        self.ids().all(|id| self.replica(id).is_some_and(|replica| !replica.is_recovering()))
+    /// Whether everybody is up and votes. A group that is founded without some, which it takes in later, has fewer to spare.
+    pub(crate) fn has_every_vote(&self) -> bool {
+        self.ids().all(|id| self.replica(id).is_some_and(|replica| replica.has_vote()))
     }
 
     /// Whether everybody is up, follows one leader that takes writes, and has applied the same.

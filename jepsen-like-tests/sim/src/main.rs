@@ -61,7 +61,7 @@ enum Verb {
         /// Processes at a time.
         #[arg(long, default_value_t = 1)]
         threads: usize,
-        /// Stop starting new seeds after so many seconds.
+        /// Begin no new seeds after so many seconds; while there are fewer than --seeds-min, after five times as many.
         #[arg(long, value_name = "SECONDS")]
         time_limit: Option<u64>,
         /// Fail if fewer seeds were run than this, whatever stopped them.

@@ -120,7 +120,7 @@ impl Nemesis {
             }
             Fault::PowerLoss { victim, down_ms } => {
                 let id = self.find(group, *victim);
-                let death = match self.options.confirms_early && !group.has_recovered() {
+                let death = match self.options.confirms_early && !group.has_every_vote() {
                     // What a second one holds may be all that is left.
                     true => Death::Kill,
                     false => self.power_loss(),

@@ -10,7 +10,7 @@ use flotilla_checkers::{Ack, Delivery, Dump, QueueKey};
 use flotilla_proto::{Admin, Messaging, peer};
 use flotilla_raft_log::{
     Applied, Disk, GroupMembers, Incarnation, LogConfig, LogStatus, PeerCallKind, ProposeError, ReplicatedLog,
-    StateMachine, Term, Transport,
+    Standing, StateMachine, Term, Transport,
 };
 use flotilla_runtime::{BoxFuture, Either, Instant, Runtime, select};
 use tokio::sync::mpsc;
@@ -94,8 +94,8 @@ pub trait Replica: PeerService {
     /// Acknowledges what one `receive` gave.
     fn acknowledge(&self, received: Vec<Received>) -> BoxFuture<'static, Result<Acknowledged, SendError>>;
     fn status(&self) -> LogStatus;
-    /// Whether it may lack what it had confirmed, and does not vote until it has caught up.
-    fn is_recovering(&self) -> bool;
+    /// Whether it votes: the group has taken in the life of its directory, and it lacks nothing that it may have confirmed.
+    fn has_vote(&self) -> bool;
     /// The newest membership in its log.
     fn members(&self) -> GroupMembers;
     /// Voters of a settled membership, each with the life that is recorded of it.
@@ -293,6 +293,11 @@ pub(crate) fn look<M: Model>(
     Ok(seen.map(|slot| Delivery::new(reader.clone(), queue.clone(), slot.offset, slot.message_id)).collect())
 }
 
+/// Whether that replica votes.
+pub(crate) fn has_vote<O: Send + 'static>(log: &ReplicatedLog<O>) -> bool {
+    log.standing() == Standing::Member && !log.is_recovering()
+}
+
 /// Everything in every queue of that replica.
 pub(crate) fn dump<M: Model>(model: &M, log: &ReplicatedLog<M::Output>, node: u64) -> Result<Dump, String> {
     let (applied_index, digest) = model.digest();
@@ -418,8 +423,8 @@ impl<M: Model> Replica for LogReplica<M> {
         self.log.status()
     }
 
-    fn is_recovering(&self) -> bool {
-        self.log.is_recovering()
+    fn has_vote(&self) -> bool {
+        has_vote(&self.log)
     }
 
     fn look(&self, queue: &QueueKey, count: u64) -> Result<Vec<Delivery>, String> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flotilla_checkers::{
     Delivery, Event, EventKind, Finding, History, Operation, Property, QueueKey, Send, Task, TaskRun, check,
-    dead_letters_complete, never_early, no_lost_ack, one_at_a_time, order_per_message_group, progress_kept,
+    dead_letters_complete, never_early, no_lost_ack, one_at_a_time, one_holder, order_per_message_group, progress_kept,
 };
 use flotilla_planted_bugs::{Bug, is_planted};
 use flotilla_runtime::Runtime;
@@ -36,6 +36,8 @@ const LEADER_STEPS: u64 = 64;
 /// A run that takes more steps than this has lost itself in a loop.
 const STEPS_MAX: u64 = 20_000_000;
 
+/// Brokers pull log time towards the wall clock by so much, see `flotilla_broker`'s log clock.
+const LOG_TIME_FASTER_PERMILLE: u64 = 50;
 /// Of each property so many findings are told in full.
 const FINDINGS_SHOWN: usize = 3;
 
@@ -365,6 +367,12 @@ fn judge_consumption(history: &History, options: &Options, dead: &BTreeSet<Strin
     let disorders = order_per_message_group::find(sends, deliveries);
     findings.extend(of(Property::OrderPerMessageGroup, disorders));
     findings.extend(of(Property::OrderPerMessageGroup, one_at_a_time::find(tasks, deliveries)));
+    let topics: BTreeSet<&str> = deliveries.iter().map(|delivery| delivery.queue.topic.as_str()).collect();
+    for topic in topics {
+        let of_topic: Vec<Delivery> = deliveries.iter().filter(|one| one.queue.topic == topic).cloned().collect();
+        let held_ns = one_holder::held_ns(errands::invisible_of(topic, options), LOG_TIME_FASTER_PERMILLE);
+        findings.extend(of(Property::OneHolder, one_holder::find(sends, &of_topic, held_ns)));
+    }
     if options.is_ordered {
         // The checker knows ordered topics by their names.
         let named = |delivery: &Delivery| {

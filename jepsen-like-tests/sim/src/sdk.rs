@@ -198,7 +198,9 @@ async fn consume(mut user: User, topic: &'static str, group: &'static str, drain
         user.record(EventKind::Invoke, Operation::Receive { deliveries: Vec::new() });
         let invisible = user.world.options.invisible;
         match consumer.receive(RECEIVE_MAX, invisible).await {
-            Ok(batch) if batch.is_empty() => {}
+            Ok(batch) if batch.is_empty() => {
+                user.record(EventKind::Ok, Operation::Receive { deliveries: Vec::new() });
+            }
             Ok(batch) => {
                 patience.seen(user.runtime.now());
                 settle(&mut user, &consumer, batch).await;

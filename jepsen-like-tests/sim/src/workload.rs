@@ -258,7 +258,10 @@ impl Consumer {
             let asked = Operation::Receive { deliveries: Vec::new() };
             self.write_down(EventKind::Invoke, asked);
             match self.ask(move |replica| replica.receive(queue, attempt_id)).await {
-                Some(Ok(received)) if received.is_empty() => return false,
+                Some(Ok(received)) if received.is_empty() => {
+                    self.write_down(EventKind::Ok, Operation::Receive { deliveries: Vec::new() });
+                    return false;
+                }
                 Some(Ok(received)) => {
                     self.take(received).await;
                     return true;

@@ -53,6 +53,13 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
+    /// Whether one more seed may be begun: until the limit, and beyond it while there are too few.
+    fn has_time(&self, elapsed: Duration, next: &AtomicU64) -> bool {
+        let begun = next.load(Ordering::Relaxed) - self.seeds.first;
+        let is_enough = begun >= self.seeds_min;
+        self.time_limit.is_none_or(|limit| elapsed < limit || (!is_enough && elapsed < limit * FLOOR_PATIENCE))
+    }
+
     pub(crate) fn run(self) -> Result<bool, String> {
         let Sweep { seeds, setting, .. } = self;
         let begun = Instant::now();
@@ -63,7 +70,7 @@ impl Sweep {
             for _ in 0..self.threads.max(1) {
                 scope.spawn(|| {
                     let mut worker = Worker::new(setting);
-                    while !stop.load(Ordering::Relaxed) && self.time_limit.is_none_or(|limit| begun.elapsed() < limit) {
+                    while !stop.load(Ordering::Relaxed) && self.has_time(begun.elapsed(), &next) {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
                         if seed > seeds.last {
                             return;
@@ -95,6 +102,9 @@ impl Sweep {
         Ok(sums.failed.is_empty() && !is_void && (holes.is_empty() || !self.no_holes))
     }
 }
+
+/// A slow machine gets so many times the limit for the seeds that there must be.
+const FLOOR_PATIENCE: u32 = 5;
 
 /// What is printed next begins a line of its own.
 fn end_progress() {

@@ -46,7 +46,10 @@ async fn take(caller: &mut Caller, habit: Habit, attempt_id: &str) -> bool {
             .ask(move |messaging, context| Box::pin(receive(messaging, context, group, topic, invisible, attempt_id)))
             .await;
         match taken {
-            Ok(Ok(received)) if received.is_empty() => return false,
+            Ok(Ok(received)) if received.is_empty() => {
+                caller.record(EventKind::Ok, Operation::Receive { deliveries: Vec::new() });
+                return false;
+            }
             Ok(Ok(received)) => {
                 settle(caller, habit, received).await;
                 return true;

@@ -51,13 +51,16 @@ pub(crate) fn consumers(
     journal: &Journal,
     drained: &Closing,
 ) -> Vec<BoxFuture<'static, ()>> {
-    let habit = |group, topic, invisible: Duration, acked_permille| Habit { group, topic, invisible, acked_permille };
+    let habit = |group, topic, acked_permille| {
+        let invisible = invisible_of(topic, options);
+        Habit { group, topic, invisible, acked_permille }
+    };
     let habits = [
-        habit("tellers", ACCOUNTS, options.invisible, 900),
-        habit("sleepers", ALARMS, options.invisible, 900),
-        habit(DOOMED, DOOMED, ms(300), 300),
-        habit("steppers", STEPS, options.invisible.min(ms(700)), 900),
-        habit("steppers", STEPS, options.invisible.min(ms(700)), 900),
+        habit("tellers", ACCOUNTS, 900),
+        habit("sleepers", ALARMS, 900),
+        habit(DOOMED, DOOMED, 300),
+        habit("steppers", STEPS, 900),
+        habit("steppers", STEPS, 900),
     ];
     let mut running: Vec<BoxFuture<'static, ()>> = Vec::new();
     for (number, habit) in (0..).zip(habits) {
@@ -66,6 +69,15 @@ pub(crate) fn consumers(
         running.push(Box::pin(consume(caller, habit, drained.clone())));
     }
     running
+}
+
+/// How long what a topic's consumers take is their own.
+pub(crate) fn invisible_of(topic: &str, options: &Options) -> Duration {
+    match topic {
+        DOOMED => ms(300),
+        STEPS => options.invisible.min(ms(700)),
+        _ => options.invisible,
+    }
 }
 
 /// Waits a drawn while.

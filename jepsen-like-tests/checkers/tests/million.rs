@@ -1,0 +1,52 @@
+//! Judging costs no more than sorting: a long run's history must not take longer to judge than to make.
+#![allow(clippy::disallowed_methods, reason = "what is measured is real time")]
+
+use std::time::{Duration, Instant};
+
+use flotilla_checkers::{
+    Ack, Delivery, Dump, History, QueueDump, QueueKey, Send, SendOutcome, SlotDump, check, one_holder,
+    order_per_message_group, progress_kept,
+};
+
+const MESSAGES: u64 = 500_000;
+const QUEUES: u64 = 8;
+
+/// Half a million sends and as many deliveries, each message in its turn; the replicas hold all of it.
+fn history() -> History {
+    let queue = |number: u64| QueueKey::new("orders", (number % QUEUES) as u32);
+    let id = |number: u64| format!("run-{number}");
+    let mut history = History::default();
+    for number in 0..MESSAGES {
+        let (queue, offset, at_ns) = (queue(number), number / QUEUES, number * 1_000);
+        let ack = Ack { term: Some(1 + number / 1_000), leader: Some(1), ..Ack::at(queue.clone(), offset) };
+        let mut send = Send::new(id(number), SendOutcome::Acked(ack)).timed(at_ns, at_ns + 900);
+        send.process = format!("producer-{}", number % 16);
+        history.sends.push(send);
+        let delivery = Delivery::new(format!("consumer-{}", number % 3), queue, offset, id(number));
+        history.deliveries.push(delivery.received(at_ns + 1_000, at_ns + 2_000));
+    }
+    let slots = |which: u64| {
+        let offsets = (which..MESSAGES).step_by(QUEUES as usize);
+        let slot = |number| SlotDump { offset: number / QUEUES, message_id: id(number), log_index: number, ordinal: 0 };
+        offsets.map(slot).collect()
+    };
+    let queues: Vec<QueueDump> =
+        (0..QUEUES).map(|which| QueueDump { queue: queue(which), offset_min: 0, slots: slots(which) }).collect();
+    let dump = |replica| Dump { replica, applied_index: MESSAGES, digest: "d".to_owned(), queues: queues.clone() };
+    history.dumps = (1..=3).map(dump).collect();
+    history
+}
+
+#[test]
+fn a_million_operations_are_judged_within_a_minute() {
+    let history = history();
+    let begun = Instant::now();
+    assert_eq!(check(&history).findings, []);
+    let History { sends, deliveries, tasks, .. } = &history;
+    assert_eq!(one_holder::find(sends, deliveries, 1_000_000), []);
+    assert_eq!(order_per_message_group::find(sends, deliveries), []);
+    assert_eq!(progress_kept::find(tasks, deliveries), []);
+    let took = begun.elapsed();
+    println!("{} operations were judged in {took:?}", 2 * MESSAGES);
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}
