@@ -30,7 +30,7 @@ mod replica;
 mod start_error;
 
 pub use broker::Broker;
-pub use config::{BrokerConfig, ConfigError, ConfigErrors, RaftDurability, ReplicaConfig};
+pub use config::{BrokerConfig, ConfigError, ConfigErrors, RaftDurability, ReadFrom, ReplicaConfig};
 pub use consume::receipt_handle::{HandleError, ReceiptHandle};
 pub use edge::clients::{Client, Clients, StreamId};
 pub use lead::proposer::Log;
