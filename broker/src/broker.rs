@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::config::BrokerConfig;
 use crate::failure::Failure;
+use crate::host::{Placed, Shared};
 use crate::node::Node;
 use crate::start_error::StartError;
 
@@ -23,15 +24,23 @@ pub struct Broker {
     client_address: SocketAddr,
     peer_address: SocketAddr,
     clients: Serving,
-    peers: Serving,
+    peers: PeerSide,
     metrics: Option<Endpoint>,
     failure: Arc<Failure>,
 }
 
+/// Where its peers reach it.
+enum PeerSide {
+    /// On a port of its own.
+    Own(Serving),
+    /// On the port of a process with several groups.
+    Shared(Placed),
+}
+
 /// One served socket.
-struct Serving {
-    stop: oneshot::Sender<()>,
-    task: Task<()>,
+pub(crate) struct Serving {
+    pub(crate) stop: oneshot::Sender<()>,
+    pub(crate) task: Task<()>,
 }
 
 impl Broker {
@@ -81,13 +90,32 @@ impl Broker {
         let connector = Arc::new(TonicConnector::new(runtime.clone()));
         let node = Node::start(config, runtime.clone(), disk, connector).await?;
         let failure = Arc::new(Failure::default());
-        let for_clients = Services::new(runtime.clone()).with_messaging(node.messaging()).with_admin(node.admin());
-        let clients = serve(&runtime, client_listener, for_clients, "clients", failure.clone());
+        let clients = serve_clients(&runtime, &node, client_listener, &failure);
         let for_peers = Services::new(runtime.clone()).with_peer(node.peer());
-        let peers = serve(&runtime, peer_listener, for_peers, "peers", failure.clone());
+        let peers = PeerSide::Own(serve(&runtime, peer_listener, for_peers, "peers", failure.clone()));
         late.arrived(node.metrics());
         tracing::info!(%client_address, %peer_address, "serving");
         Ok(Broker { node, client_address, peer_address, clients, peers, metrics, failure })
+    }
+
+    /// As [`Broker::start_over`], in a process that holds replicas of other groups as well.
+    pub(crate) async fn start_within(
+        mut config: BrokerConfig,
+        disk: Arc<dyn Disk>,
+        client_listener: TcpListener,
+        shared: &Shared,
+    ) -> Result<Broker, StartError> {
+        let client_address = bound(&client_listener, config.client_listen, "clients")?;
+        config.client_listen.set_port(client_address.port());
+        config.peer_listen.set_port(shared.peer_address.port());
+        let Shared { runtime, connector, desk, peer_address } = shared.clone();
+        let (cluster, group) = (config.cluster.clone(), config.group.clone());
+        let node = Node::start(config, runtime.clone(), disk, connector).await?;
+        let failure = Arc::new(Failure::default());
+        let clients = serve_clients(&runtime, &node, client_listener, &failure);
+        let peers = PeerSide::Shared(desk.place(&cluster, &group, node.peer()));
+        tracing::info!(group, %client_address, %peer_address, "serving");
+        Ok(Broker { node, client_address, peer_address, clients, peers, metrics: None, failure })
     }
 
     /// The replica itself.
@@ -131,20 +159,34 @@ impl Broker {
         node.hand_over(timeout / 4).await;
         let _ = clients.task.await;
         node.stop(timeout / 2).await;
-        let _ = peers.stop.send(());
-        let _ = peers.task.await;
+        match peers {
+            PeerSide::Own(peers) => {
+                let _ = peers.stop.send(());
+                let _ = peers.task.await;
+            }
+            PeerSide::Shared(placed) => drop(placed),
+        }
     }
 }
 
-async fn listen(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, StartError> {
+fn serve_clients(runtime: &Runtime, node: &Node, listener: TcpListener, failure: &Arc<Failure>) -> Serving {
+    let services = Services::new(runtime.clone()).with_messaging(node.messaging()).with_admin(node.admin());
+    serve(runtime, listener, services, "clients", failure.clone())
+}
+
+pub(crate) async fn listen(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, purpose, source })
 }
 
-fn bound(listener: &TcpListener, address: SocketAddr, purpose: &'static str) -> Result<SocketAddr, StartError> {
+pub(crate) fn bound(
+    listener: &TcpListener,
+    address: SocketAddr,
+    purpose: &'static str,
+) -> Result<SocketAddr, StartError> {
     listener.local_addr().map_err(|source| StartError::Listen { address, purpose, source })
 }
 
-fn serve(
+pub(crate) fn serve(
     runtime: &Runtime,
     listener: TcpListener,
     services: Services,

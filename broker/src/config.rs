@@ -155,6 +155,13 @@ pub struct BrokerConfig {
     /// How many message ids the group keeps to find repeated sends, besides the ten minutes that it keeps them for. The leader's
     /// setting counts, so it should be the same on all replicas. Some 90 bytes of memory each. Default 200,000; 1,000 to 5,000,000.
     pub dedup_entries_max: u32,
+    /// Who answers pulls, at which this replica is asked: the `leader`, or `any` replica that keeps up, from its own log. Routes
+    /// tell clients, and ours spread their pulls over all replicas then. The same on all replicas. What is handed out
+    /// (`ReceiveMessage`) comes from the leader in any case. Default `leader`.
+    pub read_from: ReadFrom,
+    /// With `read_from = "any"`: a replica says that a queue has no more messages only if it has all that was committed so
+    /// long ago, ms; else the leader is asked. Default 1,000; 100 to 600,000.
+    pub read_lag_ms_max: u64,
     /// Longest time a receive call waits for messages, ms. Default 30,000; 1,000 to 300,000.
     pub long_polling_max_ms: u64,
     /// How long a received message stays invisible when the call does not say, as push consumers leave it, ms. Default
@@ -232,6 +239,17 @@ impl fmt::Display for RaftDurability {
     }
 }
 
+/// Who answers pulls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReadFrom {
+    /// The leader.
+    #[default]
+    Leader,
+    /// Any replica that keeps up.
+    Any,
+}
+
 /// One voter of the group, as this and all other replicas reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -301,6 +319,8 @@ impl Default for BrokerConfig {
             transaction_check_interval_ms: 30_000,
             transaction_checks_max: 15,
             dedup_entries_max: store_limits::DEDUP_ENTRIES_MAX as u32,
+            read_from: ReadFrom::default(),
+            read_lag_ms_max: 1_000,
             long_polling_max_ms: 30_000,
             invisible_default_ms: 60_000,
             parked_calls_max: 10_000,
@@ -449,7 +469,8 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 39] = [
+        let ranges: [(&str, u64, u64, u64); 40] = [
+            ("read_lag_ms_max", self.read_lag_ms_max, 100, 600_000),
             ("retention_ms", self.retention_ms, 1, u64::MAX),
             ("retention_hour_utc", self.retention_hour_utc.unwrap_or(0).into(), 0, 23),
             (

@@ -10,7 +10,7 @@
 //! The parts: `edge` speaks the clients' language (names, routes, settings), `produce` stores, `consume` hands out,
 //! `lead` finds the leader and the way into the log, `cluster` knows the other broker groups, `duty` is what a leader does unasked, `peer` connects the replicas, `admin` serves operators,
 //! `metrics` is what monitoring is told. A process
-//! runs a [`Broker`]; a simulation runs [`Node`]s.
+//! runs a [`Broker`], or a [`Host`] with replicas of several groups; a simulation runs [`Node`]s.
 
 mod admin;
 mod broker;
@@ -20,6 +20,7 @@ mod consume;
 mod duty;
 mod edge;
 mod failure;
+mod host;
 mod lead;
 mod metrics;
 mod node;
@@ -30,9 +31,10 @@ mod replica;
 mod start_error;
 
 pub use broker::Broker;
-pub use config::{BrokerConfig, ConfigError, ConfigErrors, RaftDurability, ReplicaConfig};
+pub use config::{BrokerConfig, ConfigError, ConfigErrors, RaftDurability, ReadFrom, ReplicaConfig};
 pub use consume::receipt_handle::{HandleError, ReceiptHandle};
 pub use edge::clients::{Client, Clients, StreamId};
+pub use host::{HOSTED_GROUPS_MAX, Host, check_groups, groups_from_file, groups_from_toml};
 pub use lead::proposer::Log;
 pub use metrics::ReplicaSource;
 pub use node::Node;

@@ -33,7 +33,8 @@ use crate::lead::forwarder::Forwarder;
 use crate::lead::hand_over::hand_over;
 use crate::lead::leadership::{Leadership, Place};
 use crate::lead::proposer::{Log, Proposer, TermClock};
-use crate::metrics::{Counters, HandOverCause, ReplicaSource};
+use crate::lead::read_mark::ReadMarks;
+use crate::metrics::{Counters, HandOverCause, ReplicaRead, ReplicaSource};
 use crate::peer::book::PeerBook;
 use crate::peer::service::PeerService;
 use crate::peer::transport::PeerTransport;
@@ -227,6 +228,12 @@ impl Node {
         (calls + polls, bytes + poll_bytes)
     }
 
+    /// Pulls at this replica while it followed: those that it answered, and those that it passed on.
+    pub fn replica_reads(&self) -> (u64, u64) {
+        let of = |what| self.replica.counters.replica_reads(what);
+        (of(ReplicaRead::Served), of(ReplicaRead::PassedOn))
+    }
+
     /// Waits until this replica knows of a leader that takes writes; `None` if there was none in time.
     pub async fn wait_for_leader(&self, timeout: Duration) -> Option<NodeId> {
         let deadline = self.replica.runtime.now() + timeout;
@@ -326,6 +333,7 @@ fn assemble(
         peers,
         cluster,
         is_leader_silent: AtomicBool::new(false),
+        read_marks: ReadMarks::default(),
         quotas: Quotas::new(&config),
         queue_picker: QueuePicker::new(),
         queue_moves: Arc::default(),

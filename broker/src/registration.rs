@@ -12,6 +12,7 @@ use futures::StreamExt as _;
 use futures::future::join_all;
 use tokio::sync::{Notify, mpsc};
 
+use crate::config::ReadFrom;
 use crate::consume::delivery::message_type;
 use crate::edge::query::permission;
 use crate::lead::leadership::Place;
@@ -115,6 +116,7 @@ fn row_of(replica: &Replica) -> namesrv::Registration {
         topics: topics.collect(),
         heartbeat_interval_ms: config.namesrv_heartbeat_ms,
         advertise_name: config.advertise_name.clone().unwrap_or_default(),
+        read_from_any: config.read_from == ReadFrom::Any,
         ..Default::default()
     }
 }

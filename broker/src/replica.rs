@@ -25,6 +25,7 @@ use crate::lead::fitness::Fitness;
 use crate::lead::forwarder::Forwarder;
 use crate::lead::leadership::Leadership;
 use crate::lead::proposer::{Log, Proposer, Settled, SubmitError, TermClock};
+use crate::lead::read_mark::ReadMarks;
 use crate::metrics::{Counters, LagTrack};
 use crate::peer::book::PeerBook;
 use crate::produce::level::{answer_when, committed_level, level_of};
@@ -61,6 +62,8 @@ pub struct Replica {
     pub poll_parking: Arc<Budget>,
     /// The way to the leader.
     pub forwarder: Forwarder,
+    /// Whether it keeps up with the leader.
+    pub read_marks: ReadMarks,
     /// How much of this replica one client, topic or group may take.
     pub quotas: Quotas,
     /// Which queue a message goes to.

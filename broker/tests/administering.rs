@@ -5,7 +5,10 @@ use std::time::Duration;
 use crate::support::{Client, Cluster, handle_of, id_of, message, resource, system_of};
 use flotilla_proto::admin::reset_group_request::To;
 use flotilla_proto::v2::{self, MessageType};
-use flotilla_proto::{admin, status};
+use flotilla_proto::{
+    admin,
+    status::{self, Code},
+};
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
@@ -410,4 +413,22 @@ async fn a_member_that_has_left_is_compared_with_nobody() {
     assert_eq!(poll(&new, "blue").await, 40401);
     assert_eq!(poll(&old, "red").await, 40000, "if it comes back, it is the later one");
     cluster.shutdown().await;
+}
+
+/// Kinds of entries that an older program may not know are proposed once all replicas' programs do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_permission_is_set_only_when_all_replicas_know_such_entries() {
+    for (level_max, code) in [(0, Code::HaNotAvailable), (1, Code::Ok)] {
+        let cluster = Cluster::start_with(3, |config| config.feature_level_max = level_max).await;
+        // The other two follow an older program, if any does.
+        let client = cluster.client(cluster.leader().await);
+        let request = admin::SetWritePermissionRequest { writable: false };
+        let reply = client.admin.set_write_permission(client.options(LONG), request).await.expect("an answer");
+        let status = reply.status.expect("a status");
+        assert_eq!(status.code, code as i32, "{}", status.message);
+        let leader = cluster.leader().await as usize - 1;
+        let wiped = cluster.brokers[leader].as_ref().expect("it runs").node().store().is_write_wiped();
+        assert_eq!(wiped, code == Code::Ok);
+        cluster.shutdown().await;
+    }
 }

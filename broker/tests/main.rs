@@ -9,6 +9,7 @@ mod disk_use;
 mod field_cases;
 mod filters;
 mod group;
+mod hosting;
 mod levels;
 mod lost_answers;
 mod members;

@@ -16,7 +16,7 @@ use flotilla_runtime::Task;
 
 /// A disk whose syncs take longer, or that has no room, when told so.
 #[derive(Clone, Default)]
-struct SlowDisk {
+pub struct SlowDisk {
     extra_ms: Arc<AtomicU64>,
     is_full: Arc<AtomicBool>,
 }
@@ -27,7 +27,7 @@ struct SlowFile {
 }
 
 impl SlowDisk {
-    fn take_longer(&self, extra_ms: u64) {
+    pub fn take_longer(&self, extra_ms: u64) {
         self.extra_ms.store(extra_ms, Ordering::Relaxed);
     }
 
@@ -83,7 +83,7 @@ fn at(node: u64) -> usize {
 }
 
 /// What one replica tells monitoring.
-fn scrape(cluster: &Cluster, node: u64) -> Scrape {
+pub fn scrape(cluster: &Cluster, node: u64) -> Scrape {
     let broker = cluster.brokers[at(node)].as_ref().expect("it runs");
     let mut out = Exposition::new();
     broker.metrics().measure(&mut out);

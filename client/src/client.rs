@@ -180,6 +180,7 @@ impl Shared {
             request_timeout: self.config.request_timeout + extra,
             attempt_timeout: self.config.attempt_timeout + extra,
             want_route,
+            reads: None,
         }
     }
 

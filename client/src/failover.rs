@@ -36,6 +36,8 @@ pub(crate) struct Failover<'a> {
     pub(crate) attempt_timeout: Duration,
     /// Called after a setback that a newer route might help with.
     pub(crate) want_route: &'a (dyn Fn() + Send + Sync),
+    /// The call may be answered by any replica, and this says which is asked first.
+    pub(crate) reads: Option<u64>,
 }
 
 /// What the last attempt at each address ended with: one replica says why nobody serves where the others are only silent.
@@ -94,7 +96,11 @@ impl Failover<'_> {
                     CallFailure::NotExecuted { attempts, reason }
                 });
             }
-            let Some(address) = self.replicas.next(&tried, now) else {
+            let next = match self.reads {
+                Some(turn) => self.replicas.next_reader(&tried, turn, now),
+                None => self.replicas.next(&tried, now),
+            };
+            let Some(address) = next else {
                 tried.clear();
                 (self.want_route)();
                 self.pause(began).await;
@@ -112,11 +118,11 @@ impl Failover<'_> {
             };
             let setback = match verdict {
                 Verdict::Done(value) => {
-                    self.replicas.answered(&address);
+                    self.answered(&address);
                     return Ok(Served { value, attempts });
                 }
                 Verdict::Rejected(rejection) => {
-                    self.replicas.answered(&address);
+                    self.answered(&address);
                     if is_unknown {
                         let reason = format!("{}; then rejected: {}", setbacks.told(), rejection.message);
                         return Err(CallFailure::Unknown { attempts, reason, rejection: Some(rejection) });
@@ -135,8 +141,18 @@ impl Failover<'_> {
         }
     }
 
+    fn answered(&self, address: &str) {
+        match self.reads {
+            Some(_) => self.replicas.was_read(address),
+            None => self.replicas.answered(address),
+        }
+    }
+
     fn take_setback(&self, address: &str, setback: Setback) {
         match setback.kind {
+            kind if self.reads.is_some() => {
+                self.replicas.was_not_read(address, kind == SetbackKind::TimedOut, self.runtime.now());
+            }
             SetbackKind::TimedOut => self.replicas.timed_out(address, self.runtime.now()),
             SetbackKind::Refused | SetbackKind::Broken | SetbackKind::NotDone | SetbackKind::Unsure => {
                 self.replicas.failed(address);

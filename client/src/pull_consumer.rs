@@ -16,7 +16,7 @@ use crate::broker_word::is_broker_of;
 use crate::client::{Client, Shared};
 use crate::config::{PullConsumerConfig, PullStart};
 use crate::consuming::POLL_MAX;
-use crate::failover::CallFailure;
+use crate::failover::{CallFailure, Failover};
 use crate::failure::{Rejection, Verdict, code_text, judge_status};
 use crate::received::Delivery;
 use crate::replicas::Replicas;
@@ -284,8 +284,11 @@ impl PullConsumer {
             filter_expression: Some(wire::filter_expression(&self.config.filter)),
             long_polling_timeout: Some(wire::duration(wait)),
         };
+        // Consumers, and a consumer's queues, are spread over the replicas.
+        let turn = || u64::from(crc32c::crc32c(self.shared().client_id.as_bytes())) + u64::from(queue.queue);
+        let reads = replicas.reads_anywhere().then(turn);
         let pulled = self
-            .call(replicas, wait, |address, options| {
+            .call_at(replicas, reads, wait, |address, options| {
                 let stream = self.shared().connector.messaging(&address).pull_message(options, request.clone());
                 let replicas = replicas.clone();
                 Box::pin(async move {
@@ -459,12 +462,23 @@ impl PullConsumer {
         wait: Duration,
         call: impl Fn(String, CallOptions) -> Calling<T> + Sync,
     ) -> Result<T, PullError> {
+        self.call_at(replicas, None, wait, call).await
+    }
+
+    /// As [`PullConsumer::call`]; with `reads` at any replica, and that says which is asked first.
+    async fn call_at<T>(
+        &self,
+        replicas: &Arc<Replicas>,
+        reads: Option<u64>,
+        wait: Duration,
+        call: impl Fn(String, CallOptions) -> Calling<T> + Sync,
+    ) -> Result<T, PullError> {
         let shared = self.shared();
         let deadline: Instant = shared.deadline() + wait;
         let topic: &TopicName = &self.config.topic;
         let want_route = || shared.want_route(topic);
-        let served = shared
-            .failover(replicas, deadline, wait, &want_route)
+        let failover = Failover { reads, ..shared.failover(replicas, deadline, wait, &want_route) };
+        let served = failover
             .run(async |address: String, timeout: Duration| {
                 let (status, value) = call(address, shared.options(timeout)).await?;
                 Ok(match judge_status(status.as_ref()) {

@@ -44,6 +44,10 @@ struct State {
     suspected_until: BTreeMap<String, Instant>,
     /// The group did not serve; until then others are asked instead.
     avoided_until: Option<Instant>,
+    /// The broker's rule: any replica answers pulls.
+    reads_anywhere: bool,
+    /// Replicas that could not answer a pull; until then others are asked first.
+    unread_until: BTreeMap<String, Instant>,
 }
 
 impl Replicas {
@@ -70,6 +74,7 @@ impl Replicas {
         addresses.dedup();
         let mut state = self.state();
         state.suspected_until.retain(|address, _| addresses.contains(address));
+        state.unread_until.retain(|address, _| addresses.contains(address));
         state.preferred = state.preferred.take().filter(|address| addresses.contains(address));
         state.leader = state.leader.take().filter(|address| addresses.contains(address));
         state.nodes.retain(|_, address| addresses.contains(address));
@@ -104,6 +109,45 @@ impl Replicas {
             (suspected, leader != Some(*address), state.preferred.as_ref() != Some(*address))
         };
         state.addresses.iter().filter(|address| !tried.contains(address)).min_by_key(rank).cloned()
+    }
+
+    /// A route, or a replica, told the broker's rule for pulls.
+    pub(crate) fn learn_read_rule(&self, anywhere: bool) {
+        self.state().reads_anywhere = anywhere;
+    }
+
+    /// Whether any replica answers pulls.
+    pub(crate) fn reads_anywhere(&self) -> bool {
+        self.state().reads_anywhere
+    }
+
+    /// The replica to ask next for what any of them has: `turn` says which comes first, so that many readers are spread.
+    pub(crate) fn next_reader(&self, tried: &[String], turn: u64, now: Instant) -> Option<String> {
+        let state = self.state();
+        let count = state.addresses.len();
+        let first = usize::try_from(turn.checked_rem(count as u64)?).unwrap_or(0);
+        let in_turn = (0..count).map(|step| &state.addresses[(first + step) % count]);
+        let is_until =
+            |known: &BTreeMap<String, Instant>, address: &str| known.get(address).is_some_and(|until| now < *until);
+        let rank =
+            |address: &&String| (is_until(&state.suspected_until, address), is_until(&state.unread_until, address));
+        in_turn.filter(|address| !tried.contains(address)).min_by_key(rank).cloned()
+    }
+
+    /// A replica answered a pull.
+    pub(crate) fn was_read(&self, address: &str) {
+        let mut state = self.state();
+        state.suspected_until.remove(address);
+        state.unread_until.remove(address);
+    }
+
+    /// A replica could not answer a pull, or did not: others are asked first for a while.
+    pub(crate) fn was_not_read(&self, address: &str, is_silent: bool, now: Instant) {
+        let mut state = self.state();
+        state.unread_until.insert(address.to_owned(), now + SUSPECT_FOR);
+        if is_silent {
+            state.suspected_until.insert(address.to_owned(), now + SUSPECT_FOR);
+        }
     }
 
     /// A call had to leave the group: nobody serves there.
@@ -213,6 +257,30 @@ mod tests {
         replicas.timed_out("c:1", now);
         assert_eq!(order(&replicas, now), ["a:1", "b:1", "c:1"]);
         assert_eq!(order(&replicas, now + SUSPECT_FOR), ["a:1", "b:1", "c:1"]);
+    }
+
+    #[test]
+    fn readers_are_spread_over_all_and_leave_whoever_cannot_answer_for_a_while() {
+        let (replicas, now) = (three(), Instant::from_nanos(1));
+        replicas.learn_leader(3, 2);
+        let readers = |turn, now| {
+            let mut tried = Vec::new();
+            while let Some(address) = replicas.next_reader(&tried, turn, now) {
+                tried.push(address);
+            }
+            tried
+        };
+        assert_eq!(readers(0, now), ["a:1", "b:1", "c:1"]);
+        assert_eq!(readers(1, now), ["b:1", "c:1", "a:1"]);
+        assert_eq!(readers(5, now), ["c:1", "a:1", "b:1"]);
+        replicas.was_not_read("b:1", false, now);
+        assert_eq!(readers(1, now), ["c:1", "a:1", "b:1"]);
+        replicas.was_not_read("c:1", true, now);
+        assert_eq!(readers(1, now), ["a:1", "b:1", "c:1"], "one that is silent costs more than one that says no");
+        assert_eq!(order(&replicas, now)[0], "b:1", "sends still go to the leader first");
+        assert_eq!(readers(1, now + SUSPECT_FOR), ["b:1", "c:1", "a:1"]);
+        replicas.was_read("c:1");
+        assert_eq!(readers(2, now)[0], "c:1");
     }
 
     #[test]

@@ -306,6 +306,7 @@ impl Shared {
             let members = group.replicas.into_iter().map(|replica| (replica.replica, replica.client)).collect();
             let replicas = self.routes.replicas(name, members);
             replicas.learn_routed_leader(&group.group_incarnation, group.term, group.leader);
+            replicas.learn_read_rule(group.read_from_any);
             let queue_count = group.topic.as_ref().map_or(0, |entry| entry.queue_count);
             let permission = group.topic.and_then(|entry| permission_of(entry.permission));
             GroupRoute { replicas, permission: permission.unwrap_or(Permission::ReadWrite), queue_count }
@@ -392,6 +393,7 @@ impl Shared {
         let name = BrokerGroupName { cluster: reply.cluster.clone(), group: reply.group };
         let own = self.routes.replicas(name, members_of(reply.members));
         own.learn_leader(reply.term, reply.leader);
+        own.learn_read_rule(reply.read_from_any);
         let mut groups = vec![own];
         for other in reply.other_groups {
             let name = BrokerGroupName { cluster: reply.cluster.clone(), group: other.group };

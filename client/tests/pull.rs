@@ -5,6 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use flotilla_broker::ReadFrom;
 use flotilla_client::{
     Client, GroupSpec, OutgoingMessage, ProducerConfig, PullConsumer, PullConsumerConfig, PullError, PullStart,
     TopicSpec,
@@ -103,5 +104,40 @@ async fn a_seek_finds_a_time_and_a_position_outside_is_an_error_that_moves_nothi
     assert_eq!(consumer.poll(1, LONG).await.unwrap()[0].body, "5");
     assert!(cluster.runtime.now() - began < Duration::from_secs(3), "woken by the message");
     waiting.await.unwrap();
+    cluster.shutdown().await;
+}
+
+/// How many pulls each running replica answered as a follower.
+fn replica_reads(cluster: &Cluster) -> Vec<u64> {
+    cluster.brokers.iter().flatten().map(|broker| broker.node().replica_reads().0).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_any_replica_may_be_read_pulls_are_spread_and_go_on_past_whoever_is_dead() {
+    let mut cluster = Cluster::start_with(3, |address| address, |config| config.read_from = ReadFrom::Any).await;
+    let client = cluster.client();
+    client.admin().create_topic(&TopicSpec::new("orders".try_into().unwrap(), 3)).await.unwrap();
+    client.admin().create_group(&GroupSpec::new("g".try_into().unwrap())).await.unwrap();
+    send(&client, 0..30).await;
+    let reader = consumer(&client, PullStart::First);
+    let queues = reader.queues().await.unwrap();
+    reader.assign(&queues).await.unwrap();
+    assert_eq!(rest(&reader).await, numbers(0..30));
+    let served = replica_reads(&cluster);
+    assert_eq!(served.iter().filter(|count| **count > 0).count(), 2, "each of both followers: {served:?}");
+    for (round, dead) in (0..3_usize).enumerate() {
+        drop(cluster.brokers[dead].take());
+        let first = 30 + 10 * u32::try_from(round).unwrap();
+        send(&client, first..first + 10).await;
+        let mut read = BTreeSet::new();
+        while read.len() < 10 {
+            // Nobody answers while nobody leads: that is an error, and moves nothing.
+            let Ok(messages) = reader.poll(9, Duration::from_secs(1)).await else { continue };
+            read.extend(messages.iter().map(|message| String::from_utf8(message.body.to_vec()).unwrap()));
+        }
+        assert_eq!(read, numbers(first..first + 10), "all of them, in round {round}");
+        cluster.kill_and_restart(dead + 1).await;
+    }
+    assert!(rest(&reader).await.is_empty(), "and nothing twice");
     cluster.shutdown().await;
 }

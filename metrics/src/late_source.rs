@@ -1,44 +1,63 @@
 //! A part of a process that is still starting: its port answers before it does.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, RwLock};
 
 use crate::{Exposition, Health, Source};
 
 /// Stands for a part until it is there. Alive, so that nobody kills a process that recovers; not ready, and says so.
 pub struct LateSource {
     part: String,
-    source: OnceLock<Arc<dyn Source>>,
+    state: RwLock<State>,
 }
+
+enum State {
+    Starting,
+    Here(Arc<dyn Source>),
+    Left(String),
+}
+
+const LOCK: &str = "source lock is never poisoned: no code panics while holding it";
 
 impl LateSource {
     /// A part that is starting.
     pub fn new(part: impl Into<String>) -> LateSource {
-        LateSource { part: part.into(), source: OnceLock::new() }
+        LateSource { part: part.into(), state: RwLock::new(State::Starting) }
     }
 
-    /// It is there; said once.
+    /// It is there, for the first time or again.
     pub fn arrived(&self, source: Arc<dyn Source>) {
-        if self.source.set(source).is_err() {
-            tracing::debug!(part = self.part, "a part arrived twice");
+        *self.state.write().expect(LOCK) = State::Here(source);
+    }
+
+    /// It stopped itself, and may come again: the process lives on with its other parts.
+    pub fn left(&self, reason: String) {
+        *self.state.write().expect(LOCK) = State::Left(reason);
+    }
+
+    fn source(&self) -> Result<Arc<dyn Source>, String> {
+        match &*self.state.read().expect(LOCK) {
+            State::Here(source) => Ok(source.clone()),
+            State::Starting => Err("it is starting: its log is being recovered".to_owned()),
+            State::Left(reason) => Err(format!("it stopped itself: {reason}")),
         }
     }
 }
 
 impl Source for LateSource {
     fn measure(&self, into: &mut Exposition) {
-        if let Some(source) = self.source.get() {
+        if let Ok(source) = self.source() {
             source.measure(into);
         }
     }
 
     fn live(&self) -> Health {
-        self.source.get().map_or_else(|| Health::of(&self.part), |source| source.live())
+        self.source().map_or_else(|_| Health::of(&self.part), |source| source.live())
     }
 
     fn ready(&self) -> Health {
-        match self.source.get() {
-            Some(source) => source.ready(),
-            None => Health::of(&self.part).unless(false, || "it is starting: its log is being recovered".to_owned()),
+        match self.source() {
+            Ok(source) => source.ready(),
+            Err(why) => Health::of(&self.part).unless(false, || why),
         }
     }
 }
@@ -71,5 +90,8 @@ mod tests {
         let mut out = Exposition::new();
         late.measure(&mut out);
         assert!(out.finish().contains("fine 1"));
+        late.left("its disk failed".to_owned());
+        assert!(late.live().is_ok(), "the process is worth keeping");
+        assert!(late.ready().problems[0].contains("its disk failed"));
     }
 }

@@ -89,6 +89,8 @@ pub struct GroupView {
     pub incarnation: String,
     /// `host:port` of one name that stands for all members, empty if there is none.
     pub advertise_name: String,
+    /// Any member answers pulls, not the leader alone.
+    pub read_from_any: bool,
 }
 
 /// A topic's part in one group.
@@ -263,5 +265,6 @@ fn view_of(rows: &[&Row]) -> GroupView {
         term,
         incarnation: row.freshness.incarnation.clone(),
         advertise_name: row.advertise_name.clone(),
+        read_from_any: row.read_from_any,
     }
 }

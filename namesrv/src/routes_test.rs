@@ -42,6 +42,7 @@ fn row(key: RowKey, freshness: Freshness, role: RowRole, topics: &[&str]) -> Row
         role,
         members,
         advertise_name: String::new(),
+        read_from_any: false,
         heartbeat_interval_ms: 30,
         topics: topics.iter().map(|name| topic(name)).collect(),
     }

@@ -87,6 +87,8 @@ pub struct Row {
     pub members: Vec<Member>,
     /// `host:port` of one name that stands for all members, empty if there is none.
     pub advertise_name: String,
+    /// Any member answers pulls, not the leader alone.
+    pub read_from_any: bool,
     /// How often the replica means to repeat the row, milliseconds; 0 if it does not say.
     pub heartbeat_interval_ms: u64,
     /// The topics it serves, ordered by name.

@@ -68,6 +68,7 @@ pub(crate) fn row_of(registration: proto::Registration, expiry_ms: u64) -> Resul
         peer_address: short("peer_address", registration.peer_address)?,
         members,
         advertise_name: short("advertise_name", registration.advertise_name)?,
+        read_from_any: registration.read_from_any,
         heartbeat_interval_ms: registration.heartbeat_interval_ms,
         topics,
     })
@@ -139,6 +140,7 @@ pub(crate) fn registration_of(row: &Row) -> proto::Registration {
         topics: row.topics.iter().map(topic_entry_of).collect(),
         heartbeat_interval_ms: row.heartbeat_interval_ms,
         advertise_name: row.advertise_name.clone(),
+        read_from_any: row.read_from_any,
         ..Default::default()
     }
 }
@@ -153,6 +155,7 @@ pub(crate) fn group_route_of(route: &TopicRoute) -> proto::GroupRoute {
         replicas: route.group.members.iter().map(replica_address_of).collect(),
         topic: Some(topic_entry_of(&route.topic)),
         advertise_name: route.group.advertise_name.clone(),
+        read_from_any: route.group.read_from_any,
     }
 }
 

@@ -48,3 +48,5 @@ pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 /// Bytes that may be under way in one connection before the receiver has read them.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+/// The same on a peer port, where replicas of up to fifteen groups share a connection: one that reads nothing holds up nobody.
+const PEER_CONNECTION_WINDOW_BYTES: u32 = 64 << 20;

@@ -32,6 +32,7 @@ pub fn change_of(sent: &Registration, next: &Registration) -> Registration {
         topics,
         heartbeat_interval_ms: next.heartbeat_interval_ms,
         advertise_name: next.advertise_name.clone(),
+        read_from_any: next.read_from_any,
         is_change: true,
         base_version: sent.version,
         topics_gone: gone.map(|topic| topic.name.clone()).collect(),

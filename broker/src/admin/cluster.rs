@@ -11,6 +11,7 @@ use flotilla_raft_log::{LogIndex, NodeId, Role, TransferError};
 use super::levels;
 use super::topics::topic_state;
 use crate::cluster::view::OtherGroup;
+use crate::config::ReadFrom;
 use crate::lead::hand_over::hand_over;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried, patience_ends};
 use crate::metrics::HandOverCause;
@@ -64,6 +65,7 @@ pub fn cluster_status(replica: &Replica) -> admin::ClusterStatusReply {
         no_member: replica.no_member().unwrap_or_default(),
         incarnation: replica.log.incarnation().to_string(),
         write_wiped: replica.store.is_write_wiped(),
+        read_from_any: config.read_from == ReadFrom::Any,
         other_groups: replica.cluster.groups().into_iter().map(other_group).collect(),
         ..Default::default()
     };

@@ -55,6 +55,7 @@ impl LeaderCall for ListDeadLetters {
     type Request = admin::ListDeadLettersRequest;
     type Answer = admin::ListDeadLettersReply;
     const METHOD: &'static str = "ListDeadLetters";
+    const IS_FRESH_READ: bool = true;
 
     fn is_idempotent(_: &admin::ListDeadLettersRequest) -> bool {
         true

@@ -152,6 +152,7 @@ impl LeaderCall for DescribeGroup {
     type Request = admin::DescribeGroupRequest;
     type Answer = admin::DescribeGroupReply;
     const METHOD: &'static str = "DescribeGroup";
+    const IS_FRESH_READ: bool = true;
 
     fn is_idempotent(_: &admin::DescribeGroupRequest) -> bool {
         true
@@ -293,6 +294,7 @@ impl LeaderCall for ListGroups {
     type Request = admin::ListGroupsRequest;
     type Answer = admin::ListGroupsReply;
     const METHOD: &'static str = "ListGroups";
+    const IS_FRESH_READ: bool = true;
 
     fn is_idempotent(_: &admin::ListGroupsRequest) -> bool {
         true

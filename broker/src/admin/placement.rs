@@ -1,15 +1,39 @@
 //! The broker group among others: its write permission, and topics that are spread over several groups.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use flotilla_message::TopicName;
-use flotilla_proto::status::{Coded, ok};
+use flotilla_proto::status::{Code, Coded, ok, status};
 use flotilla_proto::{CallContext, admin, v2};
 use flotilla_store::{Command, Outcome, TopicShare, TopicShares};
 
 use super::topics::rejected;
 use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
 use crate::replica::Replica;
+
+/// From this feature level on all replicas know these commands: they are older than the level is.
+const LEVEL: u8 = 1;
+/// A new group comes to its level within two looks of its leader.
+const LEVEL_WAIT: Duration = Duration::from_secs(4);
+/// From one look for it to the next.
+const LEVEL_LOOK: Duration = Duration::from_millis(50);
+
+/// Waits until entries of this kind mean the same to all replicas; else says why they may not.
+async fn level_reached(replica: &Replica) -> Result<(), v2::Status> {
+    let until = replica.runtime.now() + LEVEL_WAIT;
+    while replica.store.feature_level() < LEVEL {
+        if replica.runtime.now() >= until {
+            let text = format!(
+                "not done: the group's feature level is {}, this needs {LEVEL}; a replica is away, or runs an older program",
+                replica.store.feature_level()
+            );
+            return Err(status(Code::HaNotAvailable, text));
+        }
+        replica.runtime.sleep(LEVEL_LOOK).await;
+    }
+    Ok(())
+}
 
 /// Takes the write permission of this broker group away, or gives it back.
 pub struct SetWritePermission;
@@ -30,6 +54,9 @@ impl LeaderCall for SetWritePermission {
         attempt: Attempt,
     ) -> Tried<admin::SetWritePermissionReply> {
         let answer = |status, topics| admin::SetWritePermissionReply { status: Some(status), topics };
+        if let Err(refusal) = level_reached(replica).await {
+            return Tried::answer(answer(refusal, 0));
+        }
         let command = Command::SetWritePermission { is_writable: request.writable };
         match replica.proposer.submit(attempt.term, command).await {
             Ok(settled) => Tried::answer(match settled.outcome {
@@ -73,6 +100,9 @@ impl LeaderCall for SetTopicShares {
             Err(error) => return Tried::answer(refuse(error.status())),
         };
         let shares = shares_of(&request.shares.clone().unwrap_or_default());
+        if let Err(refusal) = level_reached(replica).await {
+            return Tried::answer(refuse(refusal));
+        }
         let command = Command::SetTopicShares { name: name.clone(), shares };
         match replica.proposer.submit(attempt.term, command).await {
             Ok(settled) => {

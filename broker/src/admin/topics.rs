@@ -367,6 +367,7 @@ impl LeaderCall for DescribeTopic {
     type Request = admin::DescribeTopicRequest;
     type Answer = admin::DescribeTopicReply;
     const METHOD: &'static str = "DescribeTopic";
+    const IS_FRESH_READ: bool = true;
 
     fn is_idempotent(_: &admin::DescribeTopicRequest) -> bool {
         true
@@ -427,6 +428,7 @@ impl LeaderCall for ListTopics {
     type Request = admin::ListTopicsRequest;
     type Answer = admin::ListTopicsReply;
     const METHOD: &'static str = "ListTopics";
+    const IS_FRESH_READ: bool = true;
 
     fn is_idempotent(_: &admin::ListTopicsRequest) -> bool {
         true

@@ -21,6 +21,7 @@ impl LeaderCall for ListTransactions {
     type Request = admin::ListTransactionsRequest;
     type Answer = admin::ListTransactionsReply;
     const METHOD: &'static str = "ListTransactions";
+    const IS_FRESH_READ: bool = true;
 
     fn is_idempotent(_: &admin::ListTransactionsRequest) -> bool {
         true

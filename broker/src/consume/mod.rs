@@ -13,5 +13,6 @@ pub mod pull;
 pub mod receipt_handle;
 pub mod receive;
 pub mod renewal;
+pub mod replica_read;
 pub mod round;
 pub mod sql;

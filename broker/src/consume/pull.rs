@@ -82,6 +82,7 @@ impl LeaderCall for PullMessage {
             let look = if is_paused { Look::NothingUpTo(at) } else { pull.look(replica, context, request, at).await };
             match look {
                 Look::Answer(answer) => return Tried::answer(answer),
+                Look::NoneUpTo(next) => return Tried::answer(none_up_to(next)),
                 Look::Found(messages, next, bytes) => {
                     replica.counters.pulled(&group, &pull.topic, messages.len() as u64, bytes as u64);
                     return Tried::answer(found(messages, next));
@@ -91,8 +92,7 @@ impl LeaderCall for PullMessage {
                 Look::NothingUpTo(next) => at = next,
             }
             if replica.runtime.now() >= pull.ends {
-                let nothing = status(Code::MessageNotFound, "no message arrived in time");
-                return Tried::answer(only(nothing, Some(at)));
+                return Tried::answer(none_in_time(at));
             }
             // A group that goes on tells those topics that it has a position in: not those it only reads.
             let wake_at = if is_paused { pull.ends.min(replica.runtime.now() + PAUSED_LOOK) } else { pull.ends };
@@ -128,13 +128,23 @@ fn content(content: Content) -> v2::PullMessageResponse {
 }
 
 /// An answer of one status, with the offset to go on from if there is one.
-fn only(status: v2::Status, next: Option<QueueOffset>) -> peer::ForwardedPull {
+pub(super) fn only(status: v2::Status, next: Option<QueueOffset>) -> peer::ForwardedPull {
     let mut responses = vec![content(Content::Status(status))];
     responses.extend(next.map(|next| content(Content::NextOffset(wire_offset(next)))));
     peer::ForwardedPull { responses }
 }
 
-fn found(messages: Vec<v2::Message>, next: QueueOffset) -> peer::ForwardedPull {
+/// None of those looked at is wanted.
+pub(super) fn none_up_to(next: QueueOffset) -> peer::ForwardedPull {
+    only(status(Code::MessageNotFound, "no message up to the next offset passes the filter"), Some(next))
+}
+
+/// None came in time; the next one will be there.
+pub(super) fn none_in_time(next: QueueOffset) -> peer::ForwardedPull {
+    only(status(Code::MessageNotFound, "no message arrived in time"), Some(next))
+}
+
+pub(super) fn found(messages: Vec<v2::Message>, next: QueueOffset) -> peer::ForwardedPull {
     let mut responses = Vec::with_capacity(messages.len() + 2);
     responses.push(content(Content::Status(ok())));
     responses.extend(messages.into_iter().map(|message| content(Content::Message(message))));
@@ -143,18 +153,20 @@ fn found(messages: Vec<v2::Message>, next: QueueOffset) -> peer::ForwardedPull {
 }
 
 /// One pull as asked for.
-struct Pull {
-    topic: flotilla_message::TopicName,
+pub(super) struct Pull {
+    pub(super) topic: flotilla_message::TopicName,
     topic_resource: v2::Resource,
-    from: QueueOffset,
+    pub(super) from: QueueOffset,
     filter: Filter,
     batch: usize,
-    ends: Instant,
+    pub(super) ends: Instant,
 }
 
 /// What one look came to.
-enum Look {
+pub(super) enum Look {
     Answer(peer::ForwardedPull),
+    /// A filter has looked through as much as one answer may; go on there.
+    NoneUpTo(QueueOffset),
     /// Messages, where to go on, and their bytes as they are kept.
     Found(Vec<v2::Message>, QueueOffset, usize),
     /// This replica's copy of a message is damaged.
@@ -164,7 +176,11 @@ enum Look {
 }
 
 impl Pull {
-    fn read(replica: &Replica, context: &CallContext, request: &v2::PullMessageRequest) -> Result<Pull, v2::Status> {
+    pub(super) fn read(
+        replica: &Replica,
+        context: &CallContext,
+        request: &v2::PullMessageRequest,
+    ) -> Result<Pull, v2::Status> {
         let named = NamedQueue::find(replica, context, request.message_queue.as_ref())?;
         let batch = match usize::try_from(request.batch_size) {
             Ok(0) => RECEIVE_BATCH as usize,
@@ -186,7 +202,7 @@ impl Pull {
         })
     }
 
-    async fn look(
+    pub(super) async fn look(
         &self,
         replica: &Replica,
         context: &CallContext,
@@ -246,8 +262,7 @@ impl Pull {
                     return Ok(Look::Found(messages, at, bytes));
                 }
                 if is_cut {
-                    let nothing = status(Code::MessageNotFound, "no message up to the next offset passes the filter");
-                    return Ok(Look::Answer(only(nothing, Some(at))));
+                    return Ok(Look::NoneUpTo(at));
                 }
                 looked += 1;
                 if self.filter.may_want(slot.tag_hash) {

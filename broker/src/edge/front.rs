@@ -19,6 +19,7 @@ use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
 use crate::consume::pull::PullMessage;
 use crate::consume::receipt_handle::ReceiptHandle;
 use crate::consume::receive::{self, ReceiveMessage};
+use crate::consume::replica_read::pull;
 use crate::lead::leader_call::{LeaderCall, lead};
 use crate::produce::end_transaction::EndTransaction;
 use crate::produce::held_handle::HeldHandle;
@@ -190,7 +191,7 @@ impl Messaging for Front {
                 Ok(shares) => shares,
                 Err(status) => return replies(PullMessage::refusal(&request, status).responses),
             };
-            replies(lead::<PullMessage>(&self.replica, context, request).await.body.responses)
+            replies(pull(&self.replica, context, request).await.responses)
         })
     }
 

@@ -4,6 +4,11 @@ use flotilla_message::{GroupName, TopicName};
 use flotilla_proto::status::{Code, Coded, status};
 use flotilla_proto::{CallContext, v2};
 
+/// Whether our own client library calls.
+pub fn is_ours(context: &CallContext) -> bool {
+    context.client_id.as_deref().is_some_and(|id| id.starts_with("flotilla@"))
+}
+
 /// The topic that a request names; system topics are refused.
 pub fn topic(context: &CallContext, resource: Option<&v2::Resource>) -> Result<TopicName, v2::Status> {
     let name = full_name(context, resource).map_err(|text| status(Code::IllegalTopic, text))?;

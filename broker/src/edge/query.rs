@@ -38,8 +38,7 @@ fn route(context: &CallContext, request: &v2::QueryRouteRequest, parts: &[Part])
 }
 
 fn caller(context: &CallContext) -> Caller<'_> {
-    let is_ours = context.client_id.as_deref().is_some_and(|id| id.starts_with("flotilla@"));
-    Caller { language: &context.language, user_agent: &context.user_agent, is_ours }
+    Caller { language: &context.language, user_agent: &context.user_agent, is_ours: names::is_ours(context) }
 }
 
 /// What all broker groups have of a topic, in the order of their names; `info` is what this one has.

@@ -236,10 +236,15 @@ pub async fn take_in<C: LeaderCall>(replica: &Arc<Replica>, forwarded: peer::For
             ..Default::default()
         },
         Tried::NotExecuted { leader } => not_leader(leader),
-        Tried::Unknown(reason) => peer::ForwardResponse {
-            metadata: BTreeMap::from([(UNKNOWN.to_owned(), "true".to_owned())]),
-            ..refused(status(Code::ProxyTimeout, reason))
-        },
+        Tried::Unknown(reason) => unknown(reason),
+    }
+}
+
+/// It may have been executed.
+pub fn unknown(reason: String) -> peer::ForwardResponse {
+    peer::ForwardResponse {
+        metadata: BTreeMap::from([(UNKNOWN.to_owned(), "true".to_owned())]),
+        ..refused(status(Code::ProxyTimeout, reason))
     }
 }
 

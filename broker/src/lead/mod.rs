@@ -10,3 +10,4 @@ pub mod leadership;
 pub mod log_clock;
 pub mod pending_entry;
 pub mod proposer;
+pub mod read_mark;

@@ -51,6 +51,7 @@ pub struct Counters {
     refused: [AtomicU64; Refused::ALL.len()],
     unknown_outcomes: AtomicU64,
     made: [AtomicU64; Made::ALL.len()],
+    replica_reads: [AtomicU64; ReplicaRead::ALL.len()],
     /// Delayed messages stored, and delivered because their time had come.
     timers: [AtomicU64; 2],
     /// How late the oldest message of each round of deliveries was, microseconds.
@@ -174,6 +175,28 @@ impl Made {
     }
 }
 
+/// What became of a pull at a follower, where any replica answers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplicaRead {
+    /// It was answered from this replica's log.
+    Served,
+    /// It was passed on to the leader, or elsewhere.
+    PassedOn,
+}
+
+impl ReplicaRead {
+    /// Both, in the order of their numbers.
+    pub const ALL: [ReplicaRead; 2] = [ReplicaRead::Served, ReplicaRead::PassedOn];
+
+    /// As monitoring names it.
+    pub fn text(self) -> &'static str {
+        match self {
+            ReplicaRead::Served => "served",
+            ReplicaRead::PassedOn => "passed_on",
+        }
+    }
+}
+
 /// Why leadership was handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandOverCause {
@@ -224,6 +247,7 @@ impl Counters {
             refused: Default::default(),
             unknown_outcomes: AtomicU64::new(0),
             made: Default::default(),
+            replica_reads: Default::default(),
             timers: Default::default(),
             timer_lateness: Histogram::new(TIME_BOUNDS_US),
             transaction_times: Histogram::new(TIME_BOUNDS_US),
@@ -333,6 +357,16 @@ impl Counters {
     /// Times of calls by their names.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
         self.calls.iter().map(|(name, times)| (*name, times))
+    }
+
+    /// A follower was asked to answer a pull.
+    pub fn replica_read(&self, what: ReplicaRead) {
+        add(&self.replica_reads[what as usize], 1);
+    }
+
+    /// How many of them.
+    pub fn replica_reads(&self, what: ReplicaRead) -> u64 {
+        read(&self.replica_reads[what as usize])
     }
 
     /// A call, or so many commands, were refused.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flotilla_metrics::{Buckets, Exposition};
 use flotilla_raft_log::{LogIndex, LogStats, LogStatus, Role, Standing, SyncHistogram};
 
-use super::counters::{HandOverCause, Refused};
+use super::counters::{HandOverCause, Refused, ReplicaRead};
 use crate::replica::Replica;
 
 const ROLES: [(Role, &str); 4] = [
@@ -209,6 +209,15 @@ fn write_calls(replica: &Replica, out: &mut Exposition) {
     }
     let help = "Calls whose callers were told that the outcome is unknown.";
     out.counter("flotilla_unknown_outcomes_total", help, &[], replica.counters.unknown_outcomes());
+    let help = "Pulls at a follower that were answered from its log, or passed on to the leader.";
+    for what in ReplicaRead::ALL {
+        out.counter(
+            "flotilla_replica_reads_total",
+            help,
+            &[("result", what.text())],
+            replica.counters.replica_reads(what),
+        );
+    }
     for (name, times) in replica.counters.calls() {
         let is_poll = if matches!(name, "ReceiveMessage" | "PullMessage") { "true" } else { "false" };
         let labels = [("protocol_type", "grpc"), ("request_code", name), ("is_long_polling", is_poll)];

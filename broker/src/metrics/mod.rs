@@ -8,6 +8,6 @@ mod log_numbers;
 mod message_numbers;
 mod source;
 
-pub use counters::{Counters, HandOverCause, Made, Refused};
+pub use counters::{Counters, HandOverCause, Made, Refused, ReplicaRead};
 pub use lag_track::LagTrack;
 pub use source::ReplicaSource;

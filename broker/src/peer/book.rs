@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use flotilla_proto::client::{Connector, PeerCalls};
+use bytes::Bytes;
+use flotilla_proto::client::{AppendLink, CallError, Connector, PeerCalls, Presence};
+use flotilla_proto::{PeerLink, metadata, peer};
 use flotilla_raft_log::{GroupMembers, NodeId};
+use flotilla_runtime::BoxFuture;
 
 use crate::config::BrokerConfig;
 
@@ -35,6 +39,8 @@ pub struct PeerBook {
     /// Of the settings; what they say of a replica wins over the membership.
     fixed: BTreeMap<NodeId, Contact>,
     connector: Arc<dyn Connector>,
+    /// Of this group: they stand in each call, as a port may serve several.
+    names: Arc<[(&'static str, String); 2]>,
     pages: Mutex<Pages>,
 }
 
@@ -58,7 +64,8 @@ impl PeerBook {
         let mut fixed: BTreeMap<NodeId, Contact> = fixed.collect();
         let own = Contact { client: config.client_address(), peer: config.peer_address() };
         fixed.insert(NodeId(config.node), own);
-        PeerBook { own: NodeId(config.node), fixed, connector, pages: Mutex::default() }
+        let names = [(metadata::LINK_CLUSTER, config.cluster.clone()), (metadata::LINK_GROUP, config.group.clone())];
+        PeerBook { own: NodeId(config.node), fixed, connector, names: Arc::new(names), pages: Mutex::default() }
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
@@ -96,7 +103,8 @@ impl PeerBook {
         match pages.calls.get(&node) {
             Some((known, calls)) if *known == address => Some(calls.clone()),
             _ => {
-                let calls = self.connector.peer(&address);
+                let calls: Arc<dyn PeerCalls> =
+                    Arc::new(NamedPeer { calls: self.connector.peer(&address), names: self.names.clone() });
                 pages.calls.insert(node, (address, calls.clone()));
                 Some(calls)
             }
@@ -108,5 +116,48 @@ impl PeerBook {
         let members: Vec<NodeId> = self.pages().members.keys().copied().collect();
         let nodes = if members.is_empty() { self.fixed.keys().copied().collect() } else { members };
         nodes.into_iter().filter_map(|node| self.peer(node)).collect()
+    }
+}
+
+/// The calling side of another replica; what is handed on says which group it belongs to.
+struct NamedPeer {
+    calls: Arc<dyn PeerCalls>,
+    names: Arc<[(&'static str, String); 2]>,
+}
+
+impl NamedPeer {
+    fn named(&self, mut request: peer::ForwardRequest) -> peer::ForwardRequest {
+        request.metadata.extend(self.names.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        request
+    }
+}
+
+impl PeerCalls for NamedPeer {
+    fn call(&self, call: peer::PeerCall, timeout: Duration) -> BoxFuture<'static, Result<Bytes, CallError>> {
+        self.calls.call(call, timeout)
+    }
+
+    fn open_append(&self, link: PeerLink, timeout: Duration) -> BoxFuture<'static, Result<AppendLink, CallError>> {
+        self.calls.open_append(link, timeout)
+    }
+
+    fn forward(
+        &self,
+        request: peer::ForwardRequest,
+        timeout: Duration,
+    ) -> BoxFuture<'static, Result<peer::ForwardResponse, CallError>> {
+        self.calls.forward(self.named(request), timeout)
+    }
+
+    fn forward_poll(
+        &self,
+        request: peer::ForwardRequest,
+        timeout: Duration,
+    ) -> BoxFuture<'static, Result<peer::ForwardResponse, CallError>> {
+        self.calls.forward_poll(self.named(request), timeout)
+    }
+
+    fn probe(&self, timeout: Duration) -> BoxFuture<'static, Presence> {
+        self.calls.probe(timeout)
     }
 }

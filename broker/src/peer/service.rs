@@ -21,6 +21,7 @@ use crate::duty::check;
 use crate::edge::query::{QueryAssignment, QueryRoute};
 use crate::lead::forwarder::take_in;
 use crate::lead::leader_call::LeaderCall;
+use crate::lead::read_mark::ReadMark;
 use crate::produce::end_transaction::EndTransaction;
 use crate::produce::recall::RecallMessage;
 use crate::produce::send::SendMessage;
@@ -95,6 +96,7 @@ async fn dispatch(replica: &Arc<Replica>, request: peer::ForwardRequest) -> peer
         ForwardToDeadLetters::METHOD => take_in::<ForwardToDeadLetters>(replica, request).await,
         ReceiveMessage::METHOD => take_in::<ReceiveMessage>(replica, request).await,
         PullMessage::METHOD => take_in::<PullMessage>(replica, request).await,
+        ReadMark::METHOD => take_in::<ReadMark>(replica, request).await,
         UpdateOffset::METHOD => take_in::<UpdateOffset>(replica, request).await,
         GetOffset::METHOD => take_in::<GetOffset>(replica, request).await,
         QueryOffset::METHOD => take_in::<QueryOffset>(replica, request).await,

@@ -97,6 +97,10 @@ async fn a_send_hears_the_truth_before_its_caller_gives_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_cut_off_leader_took_is_seen_by_nobody_and_no_offset_has_two_contents() {
     let (cluster, links) = linked().await;
+    readers_see_each_offset_with_one_content(cluster, links).await;
+}
+
+pub async fn readers_see_each_offset_with_one_content(cluster: Cluster, links: Links) {
     cluster.client(1).create_topic("orders", MessageType::Normal, 1).await;
     let clients: Vec<_> = (1..=3).map(|node| cluster.client(node)).collect();
     let seen: Arc<Mutex<BTreeMap<i64, String>>> = Arc::default();

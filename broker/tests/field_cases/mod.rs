@@ -1,5 +1,5 @@
 //! What went wrong in other brokers, tried on three replicas in one process: cut-off leaders, lost answers, batches under
-//! failover, order, metadata, registrations, positions, open transactions, names.
+//! failover, order, metadata, registrations, positions, reads at followers, open transactions, names.
 
 mod batches;
 mod changes;
@@ -11,3 +11,4 @@ mod names;
 mod ordered;
 mod positions;
 mod registering;
+mod replica_reads;

@@ -1,12 +1,15 @@
 //! `flotilla broker`: one replica of a broker group.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use flotilla_broker::{Broker, BrokerConfig, ConfigError, ReplicaConfig};
+use flotilla_broker::{
+    Broker, BrokerConfig, ConfigError, ConfigErrors, Host, ReplicaConfig, check_groups, groups_from_file,
+};
 use flotilla_runtime::Runtime;
 
 use super::serve::{Server, serve_until_stopped, start_unless_stopped};
@@ -33,6 +36,9 @@ Examples:
     --replica 1=10.0.0.1:8081,10.0.0.1:10912 \\
     --replica 2=10.0.0.2:8081,10.0.0.2:10912 \\
     --replica 3=10.0.0.3:8081,10.0.0.3:10912
+
+  # replicas of several groups: one [[groups]] table each, what is above them holds for all
+  flotilla broker --config host.toml --node 2
 
   # a fourth one, for a group that runs (then: flotilla admin replica add 4 --address 10.0.0.4:10912)
   flotilla broker --join --node 4 --replica 4=10.0.0.4:8081,10.0.0.4:10912 \\
@@ -124,7 +130,11 @@ pub async fn run(arguments: BrokerArguments, runtime: Runtime) -> Result<(), Fai
         return Ok(());
     }
     let (print_config, stdin_closes) = (arguments.print_config, arguments.stop_when_stdin_closes);
-    let config = arguments.into_config().map_err(Failure::usage)?;
+    let mut configs = arguments.into_configs().map_err(Failure::usage)?;
+    if configs.len() > 1 {
+        return run_host(configs, print_config, stdin_closes, runtime).await;
+    }
+    let config = configs.remove(0);
     if print_config {
         print!("{}", toml::to_string(&config)?);
         return Ok(());
@@ -143,6 +153,42 @@ pub async fn run(arguments: BrokerArguments, runtime: Runtime) -> Result<(), Fai
     serve_until_stopped(broker, &mut signals, &runtime).await
 }
 
+/// Several groups in this process.
+async fn run_host(
+    configs: Vec<BrokerConfig>,
+    print_config: bool,
+    stdin_closes: bool,
+    runtime: Runtime,
+) -> Result<(), Failure> {
+    if print_config {
+        print!("{}", toml::to_string(&BTreeMap::from([("groups", configs)]))?);
+        return Ok(());
+    }
+    let mut signals = StopSignals::listen(stdin_closes, &runtime)?;
+    let Some(host) = start_unless_stopped(&mut signals, Host::start(configs, runtime.clone())).await else {
+        return Ok(());
+    };
+    let host = host?;
+    let clients: Vec<String> =
+        host.client_addresses().into_iter().map(|(name, address)| format!("{name} on {address}")).collect();
+    ready_line::print(format_args!(
+        "brokers serve clients of {}, peers on {}",
+        clients.join(", "),
+        host.peer_address()
+    ));
+    serve_until_stopped(host, &mut signals, &runtime).await
+}
+
+impl Server for Host {
+    async fn failed(&self) -> String {
+        Host::failed(self).await
+    }
+
+    async fn shutdown(self, timeout: Duration) {
+        Host::shutdown(self, timeout).await;
+    }
+}
+
 impl Server for Broker {
     async fn failed(&self) -> String {
         Broker::failed(self).await
@@ -154,11 +200,49 @@ impl Server for Broker {
 }
 
 impl BrokerArguments {
-    fn into_config(self) -> Result<BrokerConfig, ConfigError> {
-        let mut config = match &self.config {
-            Some(path) => BrokerConfig::from_file(path)?,
-            None => BrokerConfig::default(),
+    fn into_configs(self) -> Result<Vec<BrokerConfig>, ConfigError> {
+        let mut configs = match &self.config {
+            Some(path) => groups_from_file(path)?,
+            None => vec![BrokerConfig::default()],
         };
+        if configs.len() == 1 {
+            return Ok(vec![self.over(configs.remove(0))?]);
+        }
+        if let Some(flag) = self.of_one_group() {
+            let text =
+                format!("{flag} cannot say which of the file's {} groups it means: write it there", configs.len());
+            return Err(ConfigErrors(vec![text]).into());
+        }
+        for config in &mut configs {
+            set(&mut config.cluster, self.cluster.clone());
+            set(&mut config.node, self.node);
+            set(&mut config.feature_level_max, self.feature_level_max);
+            config.metrics_listen = self.metrics_listen.or(config.metrics_listen);
+            if !self.namesrv.is_empty() {
+                config.namesrv.clone_from(&self.namesrv);
+            }
+        }
+        check_groups(&configs)?;
+        Ok(configs)
+    }
+
+    /// A flag that means one group's replica, if one is given.
+    fn of_one_group(&self) -> Option<&'static str> {
+        let given = [
+            ("--group", self.group.is_some()),
+            ("--data-dir", self.data_dir.is_some()),
+            ("--client-listen", self.client_listen.is_some()),
+            ("--client-advertise", self.client_advertise.is_some()),
+            ("--peer-listen", self.peer_listen.is_some()),
+            ("--replica", !self.replica.is_empty()),
+            ("--join", self.join),
+            ("--segment-bytes", self.segment_bytes.is_some()),
+            ("--data-quota", self.data_quota.is_some()),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
+    fn over(self, mut config: BrokerConfig) -> Result<BrokerConfig, ConfigError> {
         set(&mut config.cluster, self.cluster);
         set(&mut config.group, self.group);
         set(&mut config.node, self.node);
@@ -208,7 +292,7 @@ mod tests {
 
     fn config(arguments: &[&str]) -> Result<BrokerConfig, ConfigError> {
         let line = Line::try_parse_from(["broker"].iter().chain(arguments)).expect("the flags themselves are fine");
-        line.arguments.into_config()
+        line.arguments.into_configs().map(|mut configs| configs.remove(0))
     }
 
     #[test]
@@ -277,6 +361,23 @@ mod tests {
             assert_eq!(config.metrics_listen.map(|address| address.port()), Some(5557));
             assert_eq!(config.client_address(), format!("10.0.0.{node}:8081"));
         }
+    }
+
+    #[test]
+    fn the_sample_of_several_groups_is_usable_and_flags_of_one_group_are_refused() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/two-groups/host.toml");
+        let configs = |arguments: &[&str]| {
+            let line =
+                Line::try_parse_from(["broker", "--config", path].iter().chain(arguments)).expect("flags are fine");
+            line.arguments.into_configs()
+        };
+        let two = configs(&["--node", "2"]).unwrap();
+        let shown: Vec<_> =
+            two.iter().map(|config| (config.group.as_str(), config.node, config.client_address())).collect();
+        assert_eq!(shown, [("group-a", 2, "10.0.0.2:8081".to_owned()), ("group-b", 2, "10.0.0.2:8082".to_owned())]);
+        assert_eq!(two[0].peer_address(), two[1].peer_address());
+        let text = configs(&["--data-dir", "/x"]).unwrap_err().to_string();
+        assert!(text.contains("--data-dir cannot say"), "{text}");
     }
 
     #[test]

@@ -26,6 +26,15 @@ impl Cluster {
 
     /// As [`Cluster::start`]; clients are told the address that `shown` makes of each replica's own.
     pub async fn start_behind(replica_count: u64, shown: impl Fn(String) -> String) -> Cluster {
+        Cluster::start_with(replica_count, shown, |_| ()).await
+    }
+
+    /// As [`Cluster::start_behind`], with changed settings.
+    pub async fn start_with(
+        replica_count: u64,
+        shown: impl Fn(String) -> String,
+        change: impl Fn(&mut BrokerConfig),
+    ) -> Cluster {
         let runtime = Runtime::tokio();
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (mut listeners, mut replicas) = (Vec::new(), Vec::new());
@@ -38,7 +47,7 @@ impl Cluster {
         }
         let (mut brokers, mut configs) = (Vec::new(), Vec::new());
         for (own, (client, peer)) in replicas.iter().zip(listeners) {
-            let config = BrokerConfig {
+            let mut config = BrokerConfig {
                 node: own.node,
                 data_dir: dir.path().join(format!("replica-{}", own.node)),
                 replicas: replicas.clone(),
@@ -49,6 +58,7 @@ impl Cluster {
                 disk_refuse_free_bytes: 0,
                 ..BrokerConfig::default()
             };
+            change(&mut config);
             configs.push(config.clone());
             brokers.push(Some(Broker::start_on(config, runtime.clone(), client, peer).await.expect("it starts")));
         }

@@ -27,19 +27,20 @@ const POLL_KEEPALIVE: Keepalive =
     Keepalive { interval: Duration::from_secs(1), timeout: Duration::from_secs(1), while_idle: false };
 
 /// Connects over gRPC without TLS. What is handed out for one address shares one connection for as
-/// long as somebody holds it; peers get three of their own each time.
+/// long as somebody holds it; a peer has three of its own, which all groups of a process share.
 ///
 /// A connection is made by the first call, with a limit of 1 s, and by the next call after it broke;
 /// there is no pause between tries.
 pub struct TonicConnector {
     runtime: Runtime,
     links: Mutex<BTreeMap<String, Weak<TonicLink>>>,
+    peers: Mutex<BTreeMap<String, Weak<TonicPeer>>>,
 }
 
 impl TonicConnector {
     /// Its methods must be called inside a tokio runtime.
     pub fn new(runtime: Runtime) -> TonicConnector {
-        TonicConnector { runtime, links: Mutex::default() }
+        TonicConnector { runtime, links: Mutex::default(), peers: Mutex::default() }
     }
 
     fn link(&self, address: &str) -> Arc<TonicLink> {
@@ -75,11 +76,19 @@ impl Connector for TonicConnector {
     }
 
     fn peer(&self, address: &str) -> Arc<dyn PeerCalls> {
-        Arc::new(TonicPeer {
+        // A panic while holding it leaves the map whole.
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(peer) = peers.get(address).and_then(Weak::upgrade) {
+            return peer;
+        }
+        peers.retain(|_, peer| peer.strong_count() > 0);
+        let peer = Arc::new(TonicPeer {
             address: address.to_owned(),
             control: TonicLink::new(address, CONTROL_KEEPALIVE, self.runtime.clone()),
             data: TonicLink::new(address, DATA_KEEPALIVE, self.runtime.clone()),
             polls: TonicLink::new(address, POLL_KEEPALIVE, self.runtime.clone()),
-        })
+        });
+        peers.insert(address.to_owned(), Arc::downgrade(&peer));
+        peer
     }
 }

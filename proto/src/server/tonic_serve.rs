@@ -12,7 +12,7 @@ use tonic::transport::Server;
 use super::tonic_dispatch::Dispatcher;
 use super::tonic_socket::accept;
 use super::{SHUTDOWN_GRACE, ServeError, Services};
-use crate::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
+use crate::{CONNECTION_WINDOW_BYTES, PEER_CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 
 /// How often the server pings a connection.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -49,9 +49,10 @@ pub async fn serve(
         // The receiver is gone only if serving is over anyway.
         let _ = stopping.send(());
     };
+    let window = if services.peer.is_some() { PEER_CONNECTION_WINDOW_BYTES } else { CONNECTION_WINDOW_BYTES };
     let serving = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(window)
         .max_concurrent_streams(CONCURRENT_CALLS_MAX)
         .http2_max_pending_accept_reset_streams(Some(CANCELLED_CALLS_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
