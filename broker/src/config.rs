@@ -178,7 +178,8 @@ pub struct BrokerConfig {
     pub forwarded_calls_max: u64,
     /// The same of polls, which have a connection of their own. Default 8,000; at least 1.
     pub forwarded_polls_max: u64,
-    /// Sends and polls of one client that may be under way at this replica at the same time. Default 10,000; at least 1.
+    /// Sends and polls of one client (of one connection, where no client id is told) that may be under way at this replica
+    /// at the same time. Default 10,000; at least 1.
     pub client_calls_max: u64,
     /// Sends to one topic that may be under way at this replica at the same time. Default 20,000; at least 1.
     pub topic_sends_max: u64,

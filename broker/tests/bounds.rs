@@ -1,11 +1,12 @@
 //! What is made when it is first used, how sends are spread, and what is refused while somebody takes too much.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Client, Cluster, message, resource};
 use flotilla_metrics::{Exposition, Scrape};
 use flotilla_proto::admin::{self, DescribeTopicReply};
-use flotilla_proto::v2::{MessageType, QueryRouteRequest};
+use flotilla_proto::v2::{self, MessageType, QueryRouteRequest};
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
@@ -175,5 +176,50 @@ async fn a_group_or_client_that_takes_too_much_is_told_to_wait_and_the_others_ar
     }
     came.sort();
     assert_eq!(came, ["m-0", "m-1"]);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_or_a_connection_without_a_client_id_that_takes_too_much_is_told_to_wait() {
+    let mut cluster = Cluster::start_with(3, |config| {
+        config.topic_sends_max = 2;
+        config.client_calls_max = 3;
+    })
+    .await;
+    let leader = cluster.leader().await;
+    let survivors: Vec<u64> = (1..=3).filter(|node| *node != leader).collect();
+    let named = cluster.client(survivors[0]);
+    for topic in ["many", "few"] {
+        named.create_topic(topic, MessageType::Normal, 1).await;
+    }
+    let nameless = Client { metadata: Arc::new(flotilla_proto::metadata::of_client("", "0")), ..named.clone() };
+    cluster.kill(leader);
+    cluster.kill(survivors[1]);
+    cluster.runtime.sleep(Duration::from_secs(1)).await;
+    // Without a quorum each send waits until its time is over.
+    let send = async |client: &Client, topic: &str| {
+        let request = v2::SendMessageRequest { messages: vec![message(topic, "m", |_| ())] };
+        let options = client.options(Duration::from_secs(4));
+        client.messaging.send_message(options, request).await.expect("an answer").body.status.expect("a status")
+    };
+    let waits = |topic: &'static str| {
+        let nameless = nameless.clone();
+        let wait = async move { send(&nameless, topic).await.code };
+        cluster.runtime.spawn("send", wait)
+    };
+    let waiting = [waits("many"), waits("many")];
+    cluster.runtime.sleep(SHORT).await;
+    let refused = send(&named, "many").await;
+    assert_eq!(refused.code, 42900, "{}", refused.message);
+    assert!(refused.message.contains("topic 'many' has 2 calls under way"), "{}", refused.message);
+    let third = waits("few");
+    cluster.runtime.sleep(SHORT).await;
+    let refused = send(&nameless, "few").await;
+    assert_eq!(refused.code, 42900, "{}", refused.message);
+    assert!(refused.message.contains("client '127.0.0.1:"), "of the connection: {}", refused.message);
+    assert_eq!(send(&named, "few").await.code, 50002, "another client, another topic: waits as ever");
+    for waits in waiting.into_iter().chain([third]) {
+        assert_eq!(waits.await.expect("it ends"), 50002);
+    }
     cluster.shutdown().await;
 }

@@ -110,10 +110,10 @@ impl Lanes {
         let mut rows = Vec::new();
         for (topic, lane) in self.lanes_of(group) {
             let members = lane.members.lock().expect(LOCK);
-            rows.extend(members.live(now).map(|(client_id, member)| admin::GroupMember {
+            rows.extend(members.live(now).map(|(client_id, filter, member)| admin::GroupMember {
                 client_id: client_id.to_owned(),
                 topic: topic.to_string(),
-                filter: member.filter.clone(),
+                filter: filter.to_owned(),
                 idle_ms: u64::try_from((now - member.seen_at).as_millis()).unwrap_or(u64::MAX),
             }));
         }

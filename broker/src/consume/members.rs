@@ -11,27 +11,31 @@ const MEMBERS_MAX: usize = 1_000;
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// The members of one group in one topic, as the leader hears them.
+///
+/// A client that comes with another filter has changed its mind, and counts by the new one alone. If the old one is heard
+/// again, there are two members under one client id.
 #[derive(Debug, Default)]
 pub struct Members {
-    known: BTreeMap<String, Member>,
+    /// By client id and filter.
+    known: BTreeMap<(String, String), Member>,
     joined: u64,
 }
 
 /// A consumer of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its filter, as text.
-    pub filter: String,
     /// When it asked last.
     pub seen_at: Instant,
     /// Its place among those that came, by this filter.
     order: u64,
+    /// Its client id was heard with another filter since.
+    is_replaced: bool,
 }
 
 /// A filter that is not that of the member that was there first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Who was there first.
+    /// Who was there first; the same client id if two members have it.
     pub first: String,
     /// Its filter.
     pub first_filter: String,
@@ -42,41 +46,48 @@ pub struct Difference {
 impl Members {
     /// Notes that a member polls; tells if its filter is not that of the one that was there first.
     pub fn heard(&mut self, client_id: &str, filter: &str, now: Instant) -> Option<Difference> {
-        let is_new = self.known.get(client_id).is_none_or(|known| known.filter != filter);
-        if is_new {
-            self.known.retain(|_, member| now - member.seen_at <= SILENCE_MAX);
-            if self.known.len() < MEMBERS_MAX || self.known.contains_key(client_id) {
-                self.joined += 1;
-                let member = Member { filter: filter.to_owned(), seen_at: now, order: self.joined };
-                self.known.insert(client_id.to_owned(), member);
-            }
-        } else if let Some(known) = self.known.get_mut(client_id) {
-            known.seen_at = now;
+        let key = (client_id.to_owned(), filter.to_owned());
+        let is_silent = |member: &Member| now - member.seen_at > SILENCE_MAX;
+        let is_news = self.known.get(&key).is_none_or(|known| known.is_replaced || is_silent(known));
+        if is_news {
+            self.known.retain(|_, member| !is_silent(member));
         }
-        let (first, member) = self.live(now).min_by_key(|(_, member)| member.order)?;
-        (member.filter != filter).then(|| Difference {
-            first: first.to_owned(),
-            first_filter: member.filter.clone(),
-            is_news: is_new,
-        })
+        if let Some(known) = self.known.get_mut(&key) {
+            (known.seen_at, known.is_replaced) = (now, false);
+        } else {
+            for (_, earlier) in self.known.iter_mut().filter(|((known, _), _)| known == client_id) {
+                earlier.is_replaced = true;
+            }
+            if self.known.len() >= MEMBERS_MAX {
+                self.known.retain(|_, member| !member.is_replaced);
+            }
+            if self.known.len() < MEMBERS_MAX {
+                self.joined += 1;
+                self.known.insert(key, Member { seen_at: now, order: self.joined, is_replaced: false });
+            }
+        }
+        let (first, first_filter, _) = self.live(now).min_by_key(|(_, _, member)| member.order)?;
+        let (first, first_filter) = (first.to_owned(), first_filter.to_owned());
+        (first_filter != filter).then_some(Difference { first, first_filter, is_news })
     }
 
     /// It has left.
     pub fn gone(&mut self, client_id: &str) {
-        self.known.remove(client_id);
+        self.known.retain(|(known, _), _| known != client_id);
     }
 
-    /// Those that have asked lately.
-    pub fn live(&self, now: Instant) -> impl Iterator<Item = (&str, &Member)> {
-        let known = self.known.iter().map(|(client_id, member)| (client_id.as_str(), member));
-        known.filter(move |(_, member)| now - member.seen_at <= SILENCE_MAX)
+    /// Those that have asked lately: client id, filter as text.
+    pub fn live(&self, now: Instant) -> impl Iterator<Item = (&str, &str, &Member)> {
+        let known =
+            self.known.iter().map(|((client_id, filter), member)| (client_id.as_str(), filter.as_str(), member));
+        known.filter(move |(_, _, member)| !member.is_replaced && now - member.seen_at <= SILENCE_MAX)
     }
 
     /// Whether some of them want other messages than others.
     pub fn differ(&self, now: Instant) -> bool {
         let mut live = self.live(now);
-        let Some((_, first)) = live.next() else { return false };
-        live.any(|(_, member)| member.filter != first.filter)
+        let Some((_, first, _)) = live.next() else { return false };
+        live.any(|(_, filter, _)| filter != first)
     }
 }
 
@@ -107,6 +118,37 @@ mod tests {
         let mut members = Members::default();
         members.heard("a", "x", at(0));
         assert_eq!(members.heard("b", "y", at(121)), None);
-        assert_eq!(members.live(at(121)).map(|(id, _)| id).collect::<Vec<_>>(), ["b"]);
+        assert_eq!(members.live(at(121)).map(|(id, _, _)| id).collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn two_members_under_one_client_id_are_told_from_one_that_changed_its_filter() {
+        let mut members = Members::default();
+        assert_eq!(members.heard("a", "x", at(0)), None);
+        assert_eq!(members.heard("a", "y", at(1)), None, "it may have changed its mind");
+        assert!(!members.differ(at(1)));
+        assert_eq!(members.heard("a", "x", at(2)), None, "it was there first");
+        assert!(members.differ(at(2)), "but the other one is still there");
+        let difference = members.heard("a", "y", at(3)).expect("another filter");
+        assert_eq!((difference.first.as_str(), difference.first_filter.as_str()), ("a", "x"));
+        assert_eq!(
+            members.live(at(3)).map(|(id, filter, _)| (id, filter)).collect::<Vec<_>>(),
+            [("a", "x"), ("a", "y")]
+        );
+        assert!(!members.differ(at(123)), "the first has gone silent");
+        members.gone("a");
+        assert_eq!(members.live(at(3)).count(), 0);
+    }
+
+    #[test]
+    fn who_says_other_filters_all_the_time_is_remembered_no_more_often_than_allowed() {
+        let mut members = Members::default();
+        for number in 0..2 * MEMBERS_MAX {
+            members.heard("a", &number.to_string(), at(0));
+        }
+        assert!(members.known.len() <= MEMBERS_MAX, "{}", members.known.len());
+        assert_eq!(members.live(at(0)).count(), 1);
+        let difference = members.heard("b", "z", at(0)).expect("there is room for another one, and it is compared");
+        assert_eq!(difference.first, "a");
     }
 }

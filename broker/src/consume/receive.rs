@@ -201,8 +201,9 @@ impl Poll {
         if !replica.config.refuse_differing_subscriptions {
             return Ok(());
         }
+        let whose = if first == *client_id { "another member under the same client id" } else { "client" };
         let text = format!(
-            "filter '{filter}' is not that of group '{group}' in topic '{topic}': client {first} has '{first_filter}'"
+            "filter '{filter}' is not that of group '{group}' in topic '{topic}': {whose} {first} has '{first_filter}'"
         );
         Err(status(Code::BadRequest, text))
     }

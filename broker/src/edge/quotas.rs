@@ -65,7 +65,7 @@ impl Drop for QuotaShare {
     }
 }
 
-/// The client's, and the topic's or group's; some callers say no client id.
+/// The client's, and the topic's or group's; calls inside of a process have neither client id nor connection.
 pub type Shares = [Option<QuotaShare>; 2];
 
 /// The quotas of a replica.
@@ -104,7 +104,9 @@ impl Quotas {
     }
 
     fn client(&self, context: &CallContext) -> Result<Option<QuotaShare>, v2::Status> {
-        context.client_id.as_ref().map(|client| self.clients.take(client)).transpose()
+        // Who says no client id is known by its connection.
+        let of_connection = Some(&context.remote).filter(|remote| !remote.is_empty());
+        context.client_id.as_ref().or(of_connection).map(|client| self.clients.take(client)).transpose()
     }
 }
 

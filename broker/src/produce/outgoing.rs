@@ -367,4 +367,17 @@ mod tests {
         assert_eq!(read(vec![grouped("a"), grouped("b")]).expect_err("two groups").0, 40016);
         assert_eq!(read(vec![plain(), grouped("b")]).expect_err("two types").0, 40016);
     }
+
+    #[test]
+    fn a_batch_has_no_more_messages_and_bytes_than_allowed() {
+        let plain = |count: usize| read((0..count).map(|_| message(|_, _| ())).collect());
+        assert_eq!(plain(1024).expect("as many as allowed").frames.len(), 1024);
+        let (code, text) = plain(1025).expect_err("one more");
+        assert!(code == 41300 && text.contains("1025") && text.contains("1024"), "{code} {text}");
+        let large = |bytes: usize| message(|message, _| message.body = Bytes::from(vec![7; bytes]));
+        // Two of them with what stands before each body.
+        assert_eq!(read(vec![large(4_000_000), large(4_000_000)]).expect("fits").frames.len(), 2);
+        let (code, text) = read(vec![large(4 << 20), large(4 << 20)]).expect_err("more than 8 MiB with their heads");
+        assert!(code == 41300 && text.contains("8388608"), "{code} {text}");
+    }
 }

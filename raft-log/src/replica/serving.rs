@@ -37,7 +37,8 @@ impl Replica {
         if needs_vote && self.view.vote_hold().holds() {
             // No answer is no vote.
             return Err(ServeError::Failed(
-                "this replica does not vote now: entries or its directory were lost".to_owned(),
+                "this replica does not vote now: its directory is new to the group, or entries of it were lost"
+                    .to_owned(),
             ));
         }
         let answer = match (kind, message) {
