@@ -245,6 +245,8 @@ def drive_kit(options, results, python):
     node = node_client(kit)
     if node:
         clients.append(("node", ["node", node]))
+    else:
+        print("skip node: there is no npm to install its client with", flush=True)
     if options.kit_rust:
         clients.append(("rust", [options.kit_rust]))
     lanes = [(drive_simple, *client) for client in clients] + [(drive_push, *client) for client in clients if client[0] != "rust"]

@@ -56,8 +56,9 @@ impl Command {
     pub fn log_level_default(&self) -> String {
         match self {
             Command::Namesrv(_) | Command::Broker(_) => server_log_level(),
-            Command::Dev(_)
-            | Command::Demo(_)
+            // A group that is being founded is full of votes that are not given.
+            Command::Dev(_) => "warn,openraft=error".to_owned(),
+            Command::Demo(_)
             | Command::Admin(_)
             | Command::Send(_)
             | Command::Receive(_)

@@ -94,6 +94,7 @@ pub fn format_duration(duration: Duration) -> String {
     match duration.as_millis() {
         ms if ms < 1_000 => format!("{ms}ms"),
         ms if ms % 3_600_000 == 0 => format!("{}h", ms / 3_600_000),
+        ms if ms % 60_000 == 0 => format!("{}m", ms / 60_000),
         ms if ms % 1_000 == 0 => format!("{}s", ms / 1_000),
         _ => format!("{:.1}s", duration.as_secs_f64()),
     }
@@ -159,6 +160,7 @@ mod tests {
         assert_eq!(format_duration(Duration::from_millis(200)), "200ms");
         assert_eq!(format_duration(Duration::from_millis(5000)), "5s");
         assert_eq!(format_duration(Duration::from_millis(1540)), "1.5s");
+        assert_eq!(format_duration(Duration::from_secs(5_400)), "90m");
         assert_eq!(format_duration(Duration::from_hours(72)), "72h");
         assert_eq!(format_count(7), "7");
         assert_eq!(format_count(1_000), "1,000");

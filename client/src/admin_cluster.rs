@@ -74,15 +74,17 @@ impl AdminClient {
         // Which queue a message group belongs to is laid down from the first message on.
         let is_spread = spec.message_type == MessageType::Fifo && groups.len() > 1;
         let shares = admin::TopicShares { version: 1, moving: false, shares: groups.iter().map(share).collect() };
-        let mut existed = true;
+        let (mut holders, mut lacked) = (Vec::new(), Vec::new());
         for name in &groups {
             let shares = is_spread.then(|| shares.clone());
-            existed &= self.each_of(name).create_topic_here(spec, shares).await?;
+            let existed = self.each_of(name).create_topic_here(spec, shares).await?;
+            (if existed { &mut holders } else { &mut lacked }).push(name.clone());
         }
+        self.begin_at_first(&spec.name, &holders, &lacked).await?;
         if groups.len() > 1 {
             self.routed(&spec.name, groups.len()).await;
         }
-        Ok(existed)
+        Ok(lacked.is_empty())
     }
 
     /// Waits until the namesrvs name so many broker groups of a topic, or for a short while: who asks for its route then learns

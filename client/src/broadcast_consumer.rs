@@ -112,17 +112,23 @@ impl BroadcastConsumer {
         self.work.consumed_lock().clone()
     }
 
-    /// Calls no further listener, waits up to `timeout` for those under way, and saves the positions.
+    /// Calls no further listener, waits up to `timeout` for those under way, and saves the positions. Those that have not
+    /// ended then, with a time of zero all that are under way, are cut off: the next start repeats their messages.
     ///
     /// # Errors
     /// If the positions cannot be saved: the next start then repeats what was read since they were saved last.
     pub async fn shutdown(mut self, timeout: Duration) -> Result<(), PositionFileError> {
         let work = self.work.clone();
-        let ended = work.runtime.timeout(timeout, work.listening.write()).await;
-        if ended.is_err() {
-            tracing::warn!(?timeout, "a broadcast listener did not finish in time");
+        // Held until all readers are gone.
+        let mut ended = None;
+        if !timeout.is_zero() {
+            ended = work.runtime.timeout(timeout, work.listening.write()).await.ok();
+            if ended.is_none() {
+                tracing::warn!(?timeout, "a broadcast listener did not finish in time");
+            }
         }
         drop(self.supervisor.take());
+        drop(ended);
         work.save().await
     }
 }

@@ -16,6 +16,7 @@ use crate::config::{
     SimpleConsumerConfig,
 };
 use crate::failover::Failover;
+use crate::membership::Memberships;
 use crate::message_ids::MessageIds;
 use crate::producer::Producer;
 use crate::pull_consumer::PullConsumer;
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) client_id: String,
     pub(crate) ids: MessageIds,
     pub(crate) routes: RouteCache,
+    pub(crate) memberships: Memberships,
 }
 
 impl Client {
@@ -60,6 +62,7 @@ impl Client {
         let client_id = format!("flotilla@{:016x}", runtime.random_u64());
         let shared = Arc::new(Shared {
             routes: RouteCache::new(),
+            memberships: Memberships::default(),
             metadata: Arc::new(metadata::of_client(&client_id, env!("CARGO_PKG_VERSION"))),
             ids: MessageIds::new(&runtime),
             client_id,

@@ -255,7 +255,7 @@ pub enum BroadcastPositions {
 /// Settings of a [`crate::BroadcastConsumer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BroadcastConsumerConfig {
-    /// The consumer group. The brokers keep nothing of it.
+    /// The consumer group. The brokers keep its name and no more.
     pub group: GroupName,
     /// The topic, which must exist.
     pub topic: TopicName,

@@ -349,3 +349,48 @@ fn polling_goes_on_when_the_topic_is_made_later_and_when_brokers_come_back() {
         assert_eq!(consumer.shutdown(MINUTE).await, 0);
     });
 }
+
+#[test]
+fn the_last_consumer_of_a_group_says_good_bye_and_no_other_one_does() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        let client = client(&runtime, &cluster);
+        let simple =
+            || client.simple_consumer(SimpleConsumerConfig::new("g1".try_into().unwrap(), "t".try_into().unwrap()));
+        let consumer = client.push_consumer(push(2), async |_| ConsumeResult::Success).unwrap();
+        let (first, second) = (simple().unwrap(), simple().unwrap());
+        runtime.sleep(Duration::from_secs(1)).await;
+        drop(first);
+        second.shutdown(MINUTE).await;
+        assert!(cluster.heard("good-bye").is_empty(), "the push consumer goes on");
+        cluster.next("a:1", &[Act::Refuse]);
+        assert_eq!(consumer.shutdown(MINUTE).await, 0);
+        let heard = cluster.heard("good-bye");
+        assert_eq!(heard.iter().map(|call| call.key.as_str()).collect::<Vec<_>>(), ["g1"; 2], "one was refused");
+        assert_ne!(heard[0].address, heard[1].address);
+    });
+}
+
+#[test]
+fn a_good_bye_that_nobody_hears_takes_a_second_at_most_and_never_more_than_allowed() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        for (timeout, most) in
+            [(MINUTE, Duration::from_secs(1)), (Duration::from_millis(200), Duration::from_millis(200))]
+        {
+            let consumer = simple(&runtime, &cluster);
+            // So that it knows the route.
+            cluster.put("m", None);
+            assert_eq!(consumer.receive(1, MINUTE).await.unwrap().len(), 1);
+            for address in ["a:1", "b:1", "c:1"] {
+                cluster.always(address, Act::Freeze);
+            }
+            let began = runtime.now();
+            consumer.shutdown(timeout).await;
+            assert!(runtime.now() - began <= most, "{:?}", runtime.now() - began);
+            for address in ["a:1", "b:1", "c:1"] {
+                cluster.always(address, Act::Serve);
+            }
+        }
+    });
+}

@@ -14,6 +14,7 @@ use crate::client::Shared;
 use crate::config::{Filter, INVISIBLE_MAX};
 use crate::failover::CallFailure;
 use crate::failure::{Rejection, Verdict, code_text, judge_error, judge_status};
+use crate::membership::Membership;
 use crate::received::ReceivedMessage;
 use crate::replicas::Replicas;
 use crate::route::RouteError;
@@ -103,10 +104,21 @@ pub(crate) struct Consuming {
     pub(crate) shared: Arc<Shared>,
     pub(crate) group: GroupName,
     pub(crate) topic: TopicName,
-    pub(crate) filter: Filter,
+    filter: Filter,
+    membership: Membership,
 }
 
 impl Consuming {
+    pub(crate) fn new(shared: Arc<Shared>, group: GroupName, topic: TopicName, filter: Filter) -> Consuming {
+        let membership = Membership::begin(shared.clone(), group.clone());
+        Consuming { shared, group, topic, filter, membership }
+    }
+
+    /// Says good-bye, see [`Membership::leave`].
+    pub(crate) async fn leave(&self, timeout: Duration) {
+        self.membership.leave(&self.topic, timeout).await;
+    }
+
     /// Polls one broker group until there is a message or `until` has passed. Empty: there was none. Goes on
     /// through failures until `give_up`.
     ///

@@ -30,6 +30,7 @@ mod config;
 mod consuming;
 mod failover;
 mod failure;
+mod membership;
 mod message_ids;
 mod outgoing;
 mod position_file;

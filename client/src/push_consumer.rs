@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use flotilla_runtime::{BoxFuture, Either, Task, select};
 use futures::FutureExt;
+use futures::future::join;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::Client;
@@ -31,7 +32,8 @@ pub enum ConsumeResult {
     Failure,
 }
 
-/// Polls, calls the listener and acknowledges, until it is shut down or dropped.
+/// Polls, calls the listener and acknowledges, until it is shut down or dropped. One that is dropped says no good-bye: the
+/// brokers count it as a member of its group for two more minutes.
 ///
 /// At most `concurrency` listeners run at once, and no message is fetched for which no listener is free.
 /// Messages of one message group that arrive together are handed over one after the other.
@@ -70,12 +72,12 @@ impl PushConsumer {
         config.validate()?;
         let runtime = client.shared.runtime.clone();
         let work = Arc::new(Work {
-            consuming: Consuming {
-                shared: client.shared.clone(),
-                group: config.group.clone(),
-                topic: config.topic.clone(),
-                filter: config.filter.clone(),
-            },
+            consuming: Consuming::new(
+                client.shared.clone(),
+                config.group.clone(),
+                config.topic.clone(),
+                config.filter.clone(),
+            ),
             client,
             places: Arc::new(Semaphore::new(config.concurrency)),
             listener: Box::new(move |message| Box::pin(listener(message))),
@@ -87,15 +89,16 @@ impl PushConsumer {
         Ok(PushConsumer { work, supervisor })
     }
 
-    /// Stops to poll, waits up to `timeout` for the listeners under way and their acknowledgements, and
-    /// tells how many listeners were cut off. Their messages, and what a broker delivered to the last poll, come
-    /// again after their invisible time.
+    /// Stops to poll, says good-bye to the brokers, waits up to `timeout` for the listeners under way and their
+    /// acknowledgements, and tells how many listeners were cut off. Their messages, and what a broker delivered to the
+    /// last poll, come again after their invisible time.
     pub async fn shutdown(self, timeout: Duration) -> usize {
         let PushConsumer { work, supervisor } = &self;
         supervisor.abort();
         let all = u32::try_from(work.config.concurrency).expect("at most 10,000");
         // Pollers give their places back when they are dropped, listeners when they are done.
-        let done = work.client.shared.runtime.timeout(timeout, work.places.acquire_many(all)).await;
+        let done = work.client.shared.runtime.timeout(timeout, work.places.acquire_many(all));
+        let (done, ()) = join(done, work.consuming.leave(timeout)).await;
         if matches!(done, Ok(Ok(_))) {
             return 0;
         }

@@ -388,9 +388,20 @@ impl MessagingCalls for Replica {
         get_offset GetOffsetRequest GetOffsetResponse;
         query_offset QueryOffsetRequest QueryOffsetResponse;
         end_transaction EndTransactionRequest EndTransactionResponse;
-        notify_client_termination NotifyClientTerminationRequest NotifyClientTerminationResponse;
         recall_message RecallMessageRequest RecallMessageResponse;
         sync_lite_subscription SyncLiteSubscriptionRequest SyncLiteSubscriptionResponse;
+    }
+
+    fn notify_client_termination(
+        &self,
+        options: CallOptions,
+        request: v2::NotifyClientTerminationRequest,
+    ) -> Replied<v2::NotifyClientTerminationResponse> {
+        let group = request.group.expect("always sent").name;
+        let act = self.cluster.note(&self.address, "good-bye", group, options.timeout);
+        let execute = |_: &mut State| Reply::new(v2::NotifyClientTerminationResponse { status: Some(ok()) });
+        let answer = |status| Reply::new(v2::NotifyClientTerminationResponse { status: Some(status) });
+        self.cluster.play(act, execute, answer)
     }
 
     fn pull_message(
@@ -462,6 +473,17 @@ impl AdminCalls for Replica {
         self.cluster.play(act, execute, |status| admin::DeleteTopicReply { status: Some(status) })
     }
 
+    fn list_groups(
+        &self,
+        options: CallOptions,
+        _request: admin::ListGroupsRequest,
+    ) -> BoxFuture<'static, Result<admin::ListGroupsReply, CallError>> {
+        let act = self.cluster.note(&self.address, "list groups", String::new(), options.timeout);
+        let execute = |_: &mut State| admin::ListGroupsReply { status: Some(ok()), ..Default::default() };
+        let answer = |status| admin::ListGroupsReply { status: Some(status), ..Default::default() };
+        self.cluster.play(act, execute, answer)
+    }
+
     fn cluster_status(
         &self,
         options: CallOptions,
@@ -494,7 +516,6 @@ impl AdminCalls for Replica {
         create_group CreateGroupRequest CreateGroupReply;
         delete_group DeleteGroupRequest DeleteGroupReply;
         describe_group DescribeGroupRequest DescribeGroupReply;
-        list_groups ListGroupsRequest ListGroupsReply;
         debug DebugRequest DebugReply;
         transfer_leader TransferLeaderRequest TransferLeaderReply;
         change_replica ChangeReplicaRequest ChangeReplicaReply;

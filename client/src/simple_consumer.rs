@@ -22,12 +22,7 @@ pub struct SimpleConsumer {
 impl SimpleConsumer {
     pub(crate) fn new(client: Client, config: SimpleConsumerConfig) -> Result<SimpleConsumer, ConfigErrors> {
         config.validate()?;
-        let consuming = Consuming {
-            shared: client.shared.clone(),
-            group: config.group,
-            topic: config.topic,
-            filter: config.filter,
-        };
+        let consuming = Consuming::new(client.shared.clone(), config.group, config.topic, config.filter);
         Ok(SimpleConsumer { client, consuming, await_duration: config.await_duration, turn: AtomicUsize::new(0) })
     }
 
@@ -95,6 +90,12 @@ impl SimpleConsumer {
     /// [`DeliveryError`]; it is repeated by itself until the client's deadline.
     pub async fn ack(&self, message: &ReceivedMessage) -> Result<(), DeliveryError> {
         self.consuming.ack(message).await
+    }
+
+    /// Says good-bye to the brokers, which takes no longer than `timeout`, nor than a second. One that is dropped without it
+    /// counts as a member of its group for two more minutes. What is not acknowledged comes again after its invisible time.
+    pub async fn shutdown(self, timeout: Duration) {
+        self.consuming.leave(timeout).await;
     }
 
     /// Hides the message for `invisible` (0 to 12 h) from now on, after which it comes again. Later calls

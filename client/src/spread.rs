@@ -1,5 +1,6 @@
 //! A topic moves to other broker groups.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flotilla_message::{GroupName, MessageType, TopicName};
@@ -65,9 +66,11 @@ impl AdminClient {
         };
         let spec = spec_of(name, &first)?;
         if spec.message_type != MessageType::Fifo {
-            for group in groups.iter().filter(|group| !holders.iter().any(|(holder, _)| holder == *group)) {
+            let lacking = lacking(&groups, &holders);
+            for group in &lacking {
                 self.each_of(group).create_topic_here(&spec, None).await?;
             }
+            self.begin_at_first(name, &names(&holders), &lacking).await?;
             self.routed(name, groups.len()).await;
             return Ok(Spread::Done { groups });
         }
@@ -128,16 +131,18 @@ impl AdminClient {
                 self.each_of(group).set_shares(&spec.name, &moving).await?;
             }
         }
-        for group in groups.iter().filter(|group| !holders.iter().any(|(holder, _)| holder == *group)) {
+        let lacking = lacking(&groups, &holders);
+        for group in &lacking {
             self.each_of(group).create_topic_here(spec, Some(moving.clone())).await?;
         }
+        self.begin_at_first(&spec.name, &names(&holders), &lacking).await?;
         // All of them have consumed everything before any takes messages again.
         for (group, reply) in holders.iter().filter(|(_, reply)| !settled(reply, version)) {
             if let Some(reason) = self.unconsumed_in(group, &spec.name, reply).await? {
                 return Ok(Spread::Waits { reason });
             }
         }
-        let mut all: Vec<String> = holders.iter().map(|(holder, _)| holder.clone()).chain(groups.clone()).collect();
+        let mut all = [names(&holders), groups.clone()].concat();
         all.sort();
         all.dedup();
         for group in &all {
@@ -151,6 +156,57 @@ impl AdminClient {
         }
         self.routed(&spec.name, groups.len()).await;
         Ok(Spread::Done { groups })
+    }
+
+    /// Has the consumer groups that have met a topic begin with its first message in broker groups that have it since a moment
+    /// ago: where a consumer group starts is said of the topic, not of what it gets later. What was sent in that moment may
+    /// come twice.
+    pub(crate) async fn begin_at_first(
+        &self,
+        name: &TopicName,
+        holders: &[String],
+        lacking: &[String],
+    ) -> Result<(), AdminError> {
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let mut met = BTreeMap::<GroupName, admin::Group>::new();
+        for holder in holders {
+            let admin = self.each_of(holder);
+            for consumers in admin.list_groups_here().await? {
+                // One that starts at the first message does so everywhere.
+                let Ok(group) = GroupName::try_from(consumers.name.as_str()) else { continue };
+                if consumers.start() == admin::StartPolicy::First || met.contains_key(&group) {
+                    continue;
+                }
+                let described = admin.describe_group_here(&group).await?;
+                if described.progress.iter().any(|row| row.topic == name.as_str()) {
+                    met.insert(group, consumers);
+                }
+            }
+        }
+        for broker_group in lacking {
+            let admin = self.each_of(broker_group);
+            for (group, consumers) in &met {
+                match admin.describe_group_here(group).await {
+                    Ok(_) => {}
+                    Err(error) if is_missing(&error, Code::ConsumerGroupNotFound) => {
+                        let request = admin::CreateGroupRequest { group: Some(consumers.clone()) };
+                        let made = admin.call(|calls, options| calls.create_group(options, request.clone())).await;
+                        made.map_err(error_of)?;
+                    }
+                    Err(error) => return Err(error),
+                }
+                let request = admin::ResetGroupRequest {
+                    group: group.to_string(),
+                    topic: name.to_string(),
+                    to: Some(admin::reset_group_request::To::First(true)),
+                    ..Default::default()
+                };
+                admin.reset_group_here(request).await?;
+            }
+        }
+        Ok(())
     }
 
     /// What a broker group still has of a topic that some consumer group has not consumed.
@@ -178,6 +234,17 @@ impl AdminClient {
         }
         Ok((has_messages && !is_met).then(|| format!("broker group {group}: nobody has consumed the topic's messages")))
     }
+}
+
+type Holders = [(String, admin::DescribeTopicReply)];
+
+fn names(holders: &Holders) -> Vec<String> {
+    holders.iter().map(|(holder, _)| holder.clone()).collect()
+}
+
+/// Those of `groups` that do not have the topic.
+fn lacking(groups: &[String], holders: &Holders) -> Vec<String> {
+    groups.iter().filter(|group| !holders.iter().any(|(holder, _)| holder == *group)).cloned().collect()
 }
 
 fn spec_of(name: &TopicName, described: &admin::DescribeTopicReply) -> Result<TopicSpec, AdminError> {

@@ -1,10 +1,15 @@
 //! `flotilla receive`: print messages and acknowledge them.
 
+mod broadcast;
+
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use flotilla_client::{Filter, ReceiveError, ReceivedMessage, RouteError, SimpleConsumer, SimpleConsumerConfig};
+use flotilla_client::{
+    Delivery, Filter, ReceiveError, ReceivedMessage, RouteError, SimpleConsumer, SimpleConsumerConfig,
+};
 use flotilla_message::{GroupName, TopicName};
 use flotilla_runtime::{Either, Runtime, select};
 use futures::future::{join, join_all};
@@ -22,6 +27,8 @@ use crate::stop_signal::StopSignals;
 const BATCH_MAX: u64 = 32;
 /// Pause of --follow after a call that failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// How long the end may take to tell the brokers of it.
+const GOOD_BYE_MAX: Duration = Duration::from_millis(500);
 /// Longest wait of one call; a longer --timeout is several calls.
 const CALL_WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -29,7 +36,7 @@ const CALL_WAIT_MAX: Duration = Duration::from_secs(20);
 ///
 /// A group that does not exist is created by its first receive, from the topic's first message on, unless the brokers
 /// are told otherwise. A message is acknowledged after it is printed: one that was printed when this command died comes
-/// again.
+/// again. With --broadcast nothing is acknowledged: every such command gets every message.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,9 +44,11 @@ Examples:
   flotilla receive --topic orders --group billing --follow         until Ctrl-C
   flotilla receive --topic orders --group billing --max 1 --no-ack  look, leave it for others
   flotilla receive --topic orders --group vip --filter 'gold || silver' --json | jq .body
-  flotilla receive --topic orders --group dear --sql 'price > 100'")]
+  flotilla receive --topic orders --group dear --sql 'price > 100'
+  flotilla receive --topic news --group caches --broadcast --follow  all that is sent from now on
+  flotilla receive --topic news --group caches --broadcast --positions here.pos --start first")]
 pub struct ReceiveArguments {
-    /// The topic, which must exist
+    /// The topic; where the brokers allow it, one that does not exist is made
     #[arg(long, short, value_name = "TOPIC", value_parser = topic_name)]
     topic: TopicName,
     /// The consumer group
@@ -66,11 +75,27 @@ pub struct ReceiveArguments {
     /// Only messages whose properties meet this condition, such as `price > 10 AND city LIKE 'hang%'`
     #[arg(long, value_name = "CONDITION", conflicts_with = "filter")]
     sql: Option<String>,
+    /// Broadcasting: get every message, whatever others of the group get; from the newest on, without --positions
+    #[arg(long, conflicts_with_all = ["no_ack", "invisible"])]
+    broadcast: bool,
+    /// With --broadcast: keep positions in this file and go on there next time; one for each such command
+    #[arg(long, value_name = "FILE", requires = "broadcast")]
+    positions: Option<PathBuf>,
+    /// With --positions: where to begin while there is no file: first, or last
+    #[arg(long, value_name = "WHERE", requires = "positions", default_value = "last")]
+    start: Start,
     /// Print one JSON object per message
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectOptions,
+}
+
+/// Where broadcasting begins.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Start {
+    First,
+    Last,
 }
 
 /// Why receiving ended badly.
@@ -107,12 +132,11 @@ struct MessageLine<'a> {
 
 pub async fn run(arguments: ReceiveArguments, runtime: Runtime) -> Result<(), Failure> {
     let client = arguments.connect.client().map_err(Failure::usage)?;
+    if arguments.broadcast {
+        return broadcast::run(&arguments, &client, &runtime).await;
+    }
     let consumer = client.simple_consumer(SimpleConsumerConfig {
-        filter: match (arguments.filter.clone(), arguments.sql.clone()) {
-            (Some(tags), _) => Filter::Tag(tags),
-            (None, Some(condition)) => Filter::Sql(condition),
-            (None, None) => Filter::All,
-        },
+        filter: arguments.wanted(),
         await_duration: if arguments.follow { CALL_WAIT_MAX } else { arguments.timeout.min(CALL_WAIT_MAX) },
         ..SimpleConsumerConfig::new(arguments.group.clone(), arguments.topic.clone())
     })?;
@@ -121,7 +145,18 @@ pub async fn run(arguments: ReceiveArguments, runtime: Runtime) -> Result<(), Fa
         Either::Left(result) => result,
         Either::Right(_) => Ok(()),
     };
+    consumer.shutdown(GOOD_BYE_MAX).await;
     result.map_err(Failure::from)
+}
+
+impl ReceiveArguments {
+    fn wanted(&self) -> Filter {
+        match (self.filter.clone(), self.sql.clone()) {
+            (Some(tags), _) => Filter::Tag(tags),
+            (None, Some(condition)) => Filter::Sql(condition),
+            (None, None) => Filter::All,
+        }
+    }
 }
 
 async fn receive_all(
@@ -207,7 +242,7 @@ fn is_passing(error: &ReceiveError) -> bool {
 }
 
 /// False when nobody reads.
-fn print(message: &ReceivedMessage, json: bool) -> bool {
+fn print(message: &Delivery, json: bool) -> bool {
     if !json {
         return output::bytes_line(&message.body);
     }

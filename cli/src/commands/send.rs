@@ -97,11 +97,16 @@ fn property(text: &str) -> Result<(String, String), PropertyError> {
 struct LineFailures {
     count: u64,
     shown: Vec<String>,
+    /// What can be done, said once.
+    hint: String,
 }
 
 impl LineFailures {
-    fn add(&mut self, number: u64, text: String) {
+    fn add(&mut self, number: u64, text: String, hint: String) {
         self.count += 1;
+        if self.hint.is_empty() {
+            self.hint = hint;
+        }
         if self.shown.len() < FAILURES_SHOWN {
             self.shown.push(format!("line {number}: {text}"));
         }
@@ -114,10 +119,11 @@ impl fmt::Display for LineFailures {
         for text in &self.shown {
             write!(f, "\n  {text}")?;
         }
-        match self.count.saturating_sub(self.shown.len() as u64) {
-            0 => Ok(()),
-            more => write!(f, "\n  and {more} more"),
+        let more = self.count.saturating_sub(self.shown.len() as u64);
+        if more > 0 {
+            write!(f, "\n  and {more} more")?;
         }
+        f.write_str(&self.hint)
     }
 }
 
@@ -187,7 +193,9 @@ async fn send_all(
                             print_receipt(number, &receipt);
                         }
                     }
-                    Err(error) => failures.add(number, text_of(&error, &arguments.topic)),
+                    Err(error) => {
+                        failures.add(number, text_of(&error), hints::for_send(&error, &arguments.topic));
+                    }
                 }
                 progress.update(stored, "");
             }
@@ -195,7 +203,7 @@ async fn send_all(
                 let send = producer.send(message_of(line.bytes));
                 under_way.push(async move { (line.number, send.await) });
             }
-            Either::Right(Some(Err(error))) => failures.add(error.number(), error.to_string()),
+            Either::Right(Some(Err(error))) => failures.add(error.number(), error.to_string(), String::new()),
             Either::Right(None) => more = false,
         }
     }
@@ -222,10 +230,10 @@ fn message_of(arguments: &SendArguments, runtime: &Runtime, body: Bytes) -> Outg
     message
 }
 
-/// The outcome, the broker's words, and what can be done.
-fn text_of(error: &SendError, topic: &TopicName) -> String {
+/// The outcome and the broker's words.
+fn text_of(error: &SendError) -> String {
     let outcome = if error.is_surely_not_stored() { "not stored" } else { "unknown whether stored" };
-    format!("{outcome}: {error}{}", hints::for_send(error, topic))
+    format!("{outcome}: {error}")
 }
 
 fn print_receipt(line: u64, receipt: &SendReceipt) {

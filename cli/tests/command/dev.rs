@@ -154,3 +154,77 @@ fn what_a_broker_refuses_is_told_with_the_value_and_what_is_allowed() {
     let largest = [vec![b'x'; 4 << 20], b"\n".to_vec()].concat();
     send(&["--topic", "t"], &largest).ok();
 }
+
+#[test]
+fn a_message_is_shown_and_traced_by_its_id_and_a_receiver_that_has_ended_is_no_member() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dev(&dir.path().join("data"));
+    let namesrv = started.namesrv.clone();
+    let on = |arguments: &[&str]| run(&[arguments, &["--namesrv", &namesrv]].concat());
+    let sent =
+        run_with_input(&["send", "--topic", "orders", "--key", "k1", "--json", "--namesrv", &namesrv], b"a\nb\n");
+    let receipts = sent.ok();
+    let receipt: serde_json::Value = serde_json::from_str(receipts.lines().next().unwrap()).unwrap();
+    let id = receipt["message_id"].as_str().unwrap();
+    let (queue, offset) = (receipt["queue"].to_string(), receipt["offset"].to_string());
+
+    let by_id = on(&["admin", "message", "view", "orders", "--id", id]).ok();
+    let by_place = on(&["admin", "message", "view", "orders", "--queue", &queue, "--offset", &offset]).ok();
+    assert!(by_id == by_place && by_id.contains(id) && by_id.contains("keys k1"), "{by_id}");
+    assert!(on(&["admin", "message", "trace", "orders", "--id", id]).ok().contains("no group has received"));
+    on(&["receive", "--topic", "orders", "--group", "g", "--max", "2"]).ok();
+    let traced = on(&["admin", "message", "trace", "orders", "--id", id, "--json"]).ok();
+    let traced: serde_json::Value = serde_json::from_str(&traced).unwrap();
+    assert_eq!((traced[0]["group"].as_str(), traced[0]["state"].as_str()), (Some("g"), Some("consumed")));
+    on(&["admin", "message", "view", "orders", "--id", "none"]).failed(1, &["none", "orders"]);
+    on(&["admin", "message", "view", "orders"]).failed(2, &["--id"]);
+    on(&["admin", "message", "view", "orders", "--id", id, "--queue", "0", "--offset", "0"]).failed(2, &["--id"]);
+
+    let group: serde_json::Value =
+        serde_json::from_str(&on(&["admin", "group", "describe", "g", "--json"]).ok()).unwrap();
+    assert_eq!(group["members"].as_array().map(Vec::len), Some(0), "{group}");
+
+    on(&["admin", "dlq", "resend", "g", "--offset", "99"]).failed(1, &["resent"]);
+
+    // What can be done is said once, however many lines are refused.
+    on(&["admin", "topic", "create", "steps", "--type", "FIFO"]).ok();
+    let refused = run_with_input(&["send", "--topic", "steps", "--namesrv", &namesrv], b"a\nb\nc\n");
+    assert_eq!(refused.stderr.matches("FIFO topics take messages with --group").count(), 1, "{}", refused.stderr);
+    assert_eq!(started.server.terminate(), 0);
+}
+
+#[test]
+fn every_receiver_that_broadcasts_gets_every_message_and_goes_on_where_its_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dev(&dir.path().join("data"));
+    let namesrv = started.namesrv.clone();
+    let send = |lines: &[u8]| run_with_input(&["send", "--topic", "news", "--namesrv", &namesrv], lines).ok();
+    let here = |name: &str| path_text(&dir.path().join(name)).to_owned();
+    let receive = |file: &str, more: &[&str]| {
+        let path = here(file);
+        let always = ["receive", "--topic", "news", "--group", "caches", "--broadcast", "--positions", &path];
+        let ended = run(&[&always, more, &["--namesrv", &namesrv]].concat());
+        let mut lines: Vec<String> = ended.ok().lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    send(b"a\nb\nc\n");
+    for file in ["one", "two"] {
+        assert_eq!(receive(file, &["--start", "first", "--max", "3"]), ["a", "b", "c"], "{file}");
+    }
+    // Without a word it begins behind the newest.
+    assert!(receive("three", &["--timeout", "500ms"]).is_empty());
+    send(b"d\ne\n");
+    for file in ["one", "two", "three"] {
+        let first = receive(file, &["--max", "1"]);
+        let second = receive(file, &["--timeout", "1s"]);
+        let mut both = [first, second].concat();
+        both.sort_unstable();
+        assert_eq!(both, ["d", "e"], "{file}: what one left is the next one's, and nothing comes twice");
+    }
+    let progress = run(&["admin", "group", "progress", "caches", "--json", "--namesrv", &namesrv]).ok();
+    assert_eq!(progress.trim(), "[]", "the brokers know its name and no more");
+    run(&["receive", "--topic", "t", "--group", "g", "--broadcast", "--no-ack"]).failed(2, &["--no-ack"]);
+    run(&["receive", "--topic", "t", "--group", "g", "--positions", "x"]).failed(2, &["--broadcast"]);
+    assert_eq!(started.server.terminate(), 0);
+}

@@ -114,4 +114,6 @@ fn wrong_places_are_told_apart_from_damage() {
     run(&["log", "verify", path_text(dir.path())]).failed(2, &["holds no log"]);
     run(&["log", "stat", "/nowhere/at/all"]).failed(2, &["/nowhere/at/all"]);
     run(&["log", "dump"]).failed(2, &["DIR"]);
+    run(&["admin", "lost-tail", path_text(dir.path())]).failed(2, &["holds no log"]);
+    run(&["admin", "lost-tail", "/nowhere/at/all"]).failed(2, &["/nowhere/at/all"]);
 }

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flotilla_client::ClientConfig;
+use flotilla_metrics::Scrape;
 use flotilla_proto::client::{Connector, TonicConnector};
 use flotilla_proto::{admin, metadata, v2};
 use flotilla_runtime::Runtime;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::calls::{Client, id_of, queue};
 use crate::servers::{Server, free_ports, path_text};
@@ -45,6 +48,8 @@ pub struct Cluster {
     connector: Arc<TonicConnector>,
     namesrv_address: String,
     addresses: Vec<String>,
+    /// Where each is scraped.
+    metrics: Vec<String>,
     /// In the order of their numbers; `None` for one that was killed.
     brokers: Vec<Option<Server>>,
     _namesrv: Server,
@@ -65,7 +70,7 @@ impl Cluster {
     pub async fn start_of(nodes: u16, settings: &str) -> Cluster {
         let runtime = Runtime::tokio();
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let first = ports_of(1 + 2 * NODES);
+        let first = ports_of(1 + 3 * NODES);
         let address = |port: u16| format!("127.0.0.1:{}", first + port);
         let mut replicas = String::new();
         for node in 1..=nodes {
@@ -77,10 +82,10 @@ impl Cluster {
         for node in 1..=nodes {
             let path = dir.path().join(format!("broker-{node}.toml"));
             let data = dir.path().join(format!("broker-{node}"));
-            let (client, peer) = (address(node), address(node + NODES));
+            let (client, peer, metrics) = (address(node), address(node + NODES), address(node + 2 * NODES));
             let text = format!(
                 "node = {node}\ndata_dir = {data:?}\nclient_listen = \"{client}\"\npeer_listen = \"{peer}\"\n\
-                 namesrv = [\"{}\"]\ndisk_free_bytes_min = 0\ndisk_refuse_free_bytes = 0\n{settings}\n{replicas}",
+                 metrics_listen = \"{metrics}\"\nnamesrv = [\"{}\"]\ndisk_free_bytes_min = 0\ndisk_refuse_free_bytes = 0\n{settings}\n{replicas}",
                 address(0)
             );
             std::fs::write(&path, text).expect("the config can be written");
@@ -98,7 +103,9 @@ impl Cluster {
         });
         let connector = Arc::new(TonicConnector::new(runtime.clone()));
         let addresses = (1..=nodes).map(address).collect();
-        let cluster = Cluster { runtime, connector, namesrv_address, addresses, brokers, _namesrv: namesrv, dir };
+        let metrics = (1..=nodes).map(|node| address(node + 2 * NODES)).collect();
+        let cluster =
+            Cluster { runtime, connector, namesrv_address, addresses, metrics, brokers, _namesrv: namesrv, dir };
         cluster.leader().await;
         cluster
     }
@@ -116,6 +123,17 @@ impl Cluster {
     /// The SDK, which finds everything by the namesrv.
     pub fn sdk(&self) -> flotilla_client::Client {
         flotilla_client::Client::tonic(ClientConfig::of_namesrv([&self.namesrv_address])).expect("a valid config")
+    }
+
+    /// What a replica (from 1) tells monitoring.
+    pub async fn scrape(&self, node: u64) -> Scrape {
+        let address = &self.metrics[usize::try_from(node).expect("small") - 1];
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("it answers");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        Scrape::parse(body).unwrap_or_else(|error| panic!("{error} in:\n{body}"))
     }
 
     /// The replica that leads and takes writes.

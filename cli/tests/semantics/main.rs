@@ -20,4 +20,5 @@ mod sending;
 #[allow(dead_code, reason = "shared with the tests of the commands")]
 #[path = "../command/support.rs"]
 mod servers;
+mod taking_over;
 mod two_groups;

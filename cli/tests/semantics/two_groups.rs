@@ -17,7 +17,7 @@ use flotilla_runtime::{Runtime, Task};
 use tempfile::TempDir;
 
 use crate::calls::{Client, handle_of, id_of, message, resource};
-use crate::cluster::{LONG, OK, admin_call, ports_of};
+use crate::cluster::{LONG, NOTHING_THERE, OK, admin_call, ports_of};
 use crate::servers::{Server, path_text, run};
 
 const GROUPS: [&str; 2] = ["group-a", "group-b"];
@@ -478,4 +478,37 @@ async fn a_drained_group_is_read_to_its_end_takes_nothing_new_and_comes_back() {
         .await;
     let spec = TopicSpec { message_type: MessageType::Fifo, ..TopicSpec::new("steps".try_into().unwrap(), 2) };
     assert!(cluster.sdk().admin().create_topic(&spec).await.unwrap(), "it is there, as it was");
+}
+
+/// C03: where a consumer group starts is said of a topic, not of the broker groups that get it later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_is_away_when_its_topic_comes_to_another_broker_group_misses_nothing() {
+    const COUNT: usize = 40;
+    let mut cluster = TwoGroups::start().await;
+    for (topic, kind) in [("orders", "NORMAL"), ("steps", "FIFO")] {
+        cluster.admin_command(&["topic", "create", topic, "--type", kind, "--queues", "2", "--over", "group-a"]);
+    }
+    cluster.admin_command(&["group", "create", "g", "--start", "last"]);
+    for topic in ["orders", "steps"] {
+        let at_a = cluster.client(0, 1);
+        assert_eq!(at_a.receive("g", topic, Duration::ZERO, LONG).await.code, NOTHING_THERE, "it has met {topic}");
+        let spread = cluster.admin_command(&["topic", "spread", topic]);
+        assert!(spread.contains("group-b"), "{spread}");
+    }
+    cluster.kill(1, 1).await;
+    cluster.leader(1).await;
+    let producer = cluster.producer();
+    for number in 0..COUNT {
+        send(&producer, "orders", &format!("m-{number}")).await;
+        let message = OutgoingMessage::new("steps".try_into().unwrap(), "a body");
+        let message = message.with_id(format!("s-{number}").try_into().unwrap());
+        producer.send(message.with_message_group(format!("g-{number}"))).await.expect("stored");
+    }
+    for (topic, prefix) in [("orders", "m"), ("steps", "s")] {
+        let counts = cluster.counts(topic).await;
+        assert!(counts[1] > 0 && counts[0] + counts[1] == COUNT as u64, "{topic}: {counts:?}");
+        let consumer = cluster.consumer("g", topic);
+        let all: BTreeSet<String> = (0..COUNT).map(|number| format!("{prefix}-{number}")).collect();
+        cluster.eventually("nothing is skipped", async || consumer.ids() == all).await;
+    }
 }

@@ -62,6 +62,14 @@ struct ResentView {
     remaining: u64,
 }
 
+/// Something that was asked for was not done; what, was printed.
+#[derive(Debug, thiserror::Error)]
+#[error("{count} dead letters of group {group} are not resent")]
+struct NotResent {
+    count: usize,
+    group: GroupName,
+}
+
 pub async fn run(command: DlqCommand, admin: &AdminClient, json: bool) -> Result<(), Failure> {
     match command {
         DlqCommand::List { group, from, count } => {
@@ -114,7 +122,11 @@ pub async fn run(command: DlqCommand, admin: &AdminClient, json: bool) -> Result
                     text.push_str(&format!("\nnot that at offset {}: {}", failed.offset, failed.reason));
                 }
                 text
-            })
+            })?;
+            match view.failed.len() {
+                0 => Ok(()),
+                count => Err(NotResent { count, group }.into()),
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use flotilla_store::{Command, Entry};
 use serde::Serialize;
 
 use super::print;
+use crate::commands::log::Directory;
 use crate::failure::Failure;
 use crate::table::Table;
 
@@ -35,6 +36,8 @@ struct NotUnderstood {
 pub fn run(dir: &Path, json: bool) -> Result<(), Failure> {
     let inner = dir.join("log");
     let log_dir = if inner.is_dir() { inner } else { dir.to_owned() };
+    // Nothing lost is only true of a log. It may be in use.
+    drop(Directory::open(dir, true)?);
     let mut rows = Vec::new();
     for file in LostTail::files(&OsDisk, &log_dir)? {
         let tail = LostTail::read(&OsDisk, &file)?;

@@ -1,6 +1,6 @@
 //! `flotilla admin message`.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use flotilla_client::AdminClient;
 use flotilla_message::TopicName;
 use flotilla_proto::{admin, v2};
@@ -37,14 +37,12 @@ pub enum MessageCommand {
         #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=SHOWN_MAX as i64))]
         count: u32,
     },
-    /// Show one message with its body, by queue and offset
+    /// Show one message with its body, by its id or by queue and offset
     View {
         #[arg(value_name = "TOPIC", value_parser = topic_name)]
         topic: TopicName,
-        #[arg(long, value_name = "QUEUE")]
-        queue: u32,
-        #[arg(long, value_name = "OFFSET")]
-        offset: u64,
+        #[command(flatten)]
+        place: Place,
     },
     /// List messages of a queue from an offset on
     ByOffset {
@@ -74,11 +72,22 @@ pub enum MessageCommand {
     Trace {
         #[arg(value_name = "TOPIC", value_parser = topic_name)]
         topic: TopicName,
-        #[arg(long, value_name = "QUEUE")]
-        queue: u32,
-        #[arg(long, value_name = "OFFSET")]
-        offset: u64,
+        #[command(flatten)]
+        place: Place,
     },
+}
+
+/// Which message is meant.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The message with this id
+    #[arg(long, value_name = "ID", required_unless_present = "queue")]
+    id: Option<String>,
+    /// The message in this queue, at --offset
+    #[arg(long, value_name = "QUEUE", requires = "offset", conflicts_with = "id")]
+    queue: Option<u32>,
+    #[arg(long, value_name = "OFFSET", requires = "queue", conflicts_with = "id")]
+    offset: Option<u64>,
 }
 
 /// A message as it is shown.
@@ -117,6 +126,18 @@ struct NoMessage {
     offset: u64,
 }
 
+/// There is no message with an id, or more than one.
+#[derive(Debug, thiserror::Error)]
+enum IdError {
+    #[error("there is no message with id {id} in topic {topic}; {looked_at} were looked at")]
+    None { topic: TopicName, id: String, looked_at: u64 },
+    #[error(
+        "there are several messages with id {id} in topic {topic}: choose one by --queue and --offset\n{}",
+        table_of(found)
+    )]
+    Several { topic: TopicName, id: String, found: Vec<MessageView> },
+}
+
 pub async fn run(command: MessageCommand, admin: &AdminClient, json: bool) -> Result<(), Failure> {
     match command {
         MessageCommand::Query { topic, key, id, from, to, count } => {
@@ -144,7 +165,8 @@ pub async fn run(command: MessageCommand, admin: &AdminClient, json: bool) -> Re
             };
             list(request, count as usize, admin, json).await
         }
-        MessageCommand::View { topic, queue, offset } => {
+        MessageCommand::View { topic, place } => {
+            let (queue, offset) = place.find(&topic, admin).await?;
             let request = admin::FindMessagesRequest {
                 topic: topic.to_string(),
                 queue: Some(queue),
@@ -159,23 +181,63 @@ pub async fn run(command: MessageCommand, admin: &AdminClient, json: bool) -> Re
             let view = MessageView { body: body_of(&found), ..view_of(&found) };
             print(json, &view, || text_of(&view))
         }
-        MessageCommand::Trace { topic, queue, offset } => {
+        MessageCommand::Trace { topic, place } => {
+            let (queue, offset) = place.find(&topic, admin).await?;
             let request = admin::TraceMessageRequest { topic: topic.to_string(), queue, offset };
             let reply = admin.trace_message(request).await;
-            let reply = reply.map_err(while_doing(format!("message at offset {offset} cannot be traced")))?;
+            let reply = reply.map_err(while_doing(format!(
+                "message at offset {offset} of queue {queue} of {topic} cannot be traced"
+            )))?;
             let views: Vec<TraceView> = reply.groups.iter().map(trace_view_of).collect();
             print(json, &views, || trace_text(&views))
         }
     }
 }
 
-/// Asks on and on until there are enough or there is nothing more; says how far it is, as that may take a while.
+impl Place {
+    /// Queue and offset.
+    async fn find(self, topic: &TopicName, admin: &AdminClient) -> Result<(u32, u64), Failure> {
+        if let (Some(queue), Some(offset)) = (self.queue, self.offset) {
+            return Ok((queue, offset));
+        }
+        let id = self.id.expect("clap asks for one of them");
+        let request =
+            admin::FindMessagesRequest { topic: topic.to_string(), message_id: id.clone(), ..Default::default() };
+        let (mut found, looked_at) = find(request, 2, admin).await?;
+        let topic = topic.clone();
+        match (found.pop(), found.is_empty()) {
+            (Some(view), true) => Ok((view.queue, view.offset)),
+            (None, _) => Err(IdError::None { topic, id, looked_at }.into()),
+            (Some(view), false) => {
+                found.push(view);
+                Err(IdError::Several { topic, id, found }.into())
+            }
+        }
+    }
+}
+
+/// Prints what is found.
 async fn list(
-    mut request: admin::FindMessagesRequest,
+    request: admin::FindMessagesRequest,
     count: usize,
     admin: &AdminClient,
     json: bool,
 ) -> Result<(), Failure> {
+    let topic = request.topic.clone();
+    let (views, looked_at) = find(request, count, admin).await?;
+    if views.is_empty() && !json {
+        output::line(format!("no such message in topic {topic}; {looked_at} were looked at"));
+        return Ok(());
+    }
+    print(json, &views, || table_of(&views))
+}
+
+/// Asks on and on until there are enough or there is nothing more; says how far it is, as that may take a while.
+async fn find(
+    mut request: admin::FindMessagesRequest,
+    count: usize,
+    admin: &AdminClient,
+) -> Result<(Vec<MessageView>, u64), Failure> {
     let topic = request.topic.clone();
     let (mut views, mut looked_at) = (Vec::new(), 0);
     let queues = match request.queue {
@@ -207,11 +269,7 @@ async fn list(
         }
         request.from_offset = first_offset;
     }
-    if views.is_empty() && !json {
-        output::line(format!("no such message in topic {topic}; {looked_at} were looked at"));
-        return Ok(());
-    }
-    print(json, &views, || table_of(&views))
+    Ok((views, looked_at))
 }
 
 pub(super) fn view_of(found: &admin::FoundMessage) -> MessageView {

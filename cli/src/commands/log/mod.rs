@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use flotilla_raft_log::LogIndex;
 use flotilla_runtime::Runtime;
 
-use self::directory::Directory;
+pub use self::directory::Directory;
 use crate::failure::Failure;
 
 /// Look at the files of a stopped replica, or at a copy of them; nothing is changed.
