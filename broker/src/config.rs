@@ -11,6 +11,7 @@ use flotilla_store::limits as store_limits;
 use flotilla_store::limits::{GROUPS_MAX, TOPICS_MAX};
 use serde::{Deserialize, Serialize};
 
+use crate::edge::unread::UNREAD_BYTES_MIN;
 use crate::peer::book::Contact;
 
 /// Settings of one replica of a broker group. All have defaults; a key that is not known is refused.
@@ -185,6 +186,10 @@ pub struct BrokerConfig {
     pub topic_sends_max: u64,
     /// Polls of one group that may be under way at this replica at the same time. Default 10,000; at least 1.
     pub group_polls_max: u64,
+    /// Bytes of answers with messages that are made at this replica and that their clients have not read yet; one client (one
+    /// connection, where no client id is told) may have an eighth of them, and 32 MiB in any case. Default 256 MiB; at least
+    /// 32 MiB.
+    pub unread_answer_bytes_max: u64,
     /// Commands that may wait for a place in a log entry. Default 50,000; at least 1.
     pub queued_commands_max: u64,
     /// Proposals in flight at the same time; what arrives meanwhile shares the next entry. Default 3; 1 to 64.
@@ -332,6 +337,7 @@ impl Default for BrokerConfig {
             client_calls_max: 10_000,
             topic_sends_max: 20_000,
             group_polls_max: 10_000,
+            unread_answer_bytes_max: 256 << 20,
             queued_commands_max: 50_000,
             proposals_in_flight_max: 3,
             clients_max: 100_000,
@@ -470,7 +476,7 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 40] = [
+        let ranges: [(&str, u64, u64, u64); 41] = [
             ("read_lag_ms_max", self.read_lag_ms_max, 100, 600_000),
             ("retention_ms", self.retention_ms, 1, u64::MAX),
             ("retention_hour_utc", self.retention_hour_utc.unwrap_or(0).into(), 0, 23),
@@ -509,6 +515,7 @@ impl BrokerConfig {
             ("client_calls_max", self.client_calls_max, 1, u64::MAX),
             ("topic_sends_max", self.topic_sends_max, 1, u64::MAX),
             ("group_polls_max", self.group_polls_max, 1, u64::MAX),
+            ("unread_answer_bytes_max", self.unread_answer_bytes_max, UNREAD_BYTES_MIN, u64::MAX),
             ("queued_commands_max", self.queued_commands_max, 1, 10_000_000),
             ("proposals_in_flight_max", self.proposals_in_flight_max, 1, 64),
             ("clients_max", self.clients_max, 1, u64::MAX),

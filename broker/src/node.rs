@@ -26,6 +26,7 @@ use crate::edge::clients::Clients;
 use crate::edge::front::Front;
 use crate::edge::quotas::Quotas;
 use crate::edge::route::RoutePlan;
+use crate::edge::unread::UnreadAnswers;
 use crate::failure::Failure;
 use crate::lead::budget::Budget;
 use crate::lead::fitness::Fitness;
@@ -335,6 +336,7 @@ fn assemble(
         is_leader_silent: AtomicBool::new(false),
         read_marks: ReadMarks::default(),
         quotas: Quotas::new(&config),
+        unread: UnreadAnswers::new(config.unread_answer_bytes_max, counters.clone()),
         queue_picker: QueuePicker::new(),
         queue_moves: Arc::default(),
         routes: RwLock::new(Arc::new(RoutePlan::new(&config, &config.client_addresses()))),

@@ -19,6 +19,7 @@ use crate::duty::alarms::Alarms;
 use crate::edge::clients::Clients;
 use crate::edge::quotas::Quotas;
 use crate::edge::route::RoutePlan;
+use crate::edge::unread::UnreadAnswers;
 use crate::failure::Failure;
 use crate::lead::budget::Budget;
 use crate::lead::fitness::Fitness;
@@ -66,6 +67,8 @@ pub struct Replica {
     pub read_marks: ReadMarks,
     /// How much of this replica one client, topic or group may take.
     pub quotas: Quotas,
+    /// Answers that clients have not read yet.
+    pub unread: Arc<UnreadAnswers>,
     /// Which queue a message goes to.
     pub queue_picker: QueuePicker,
     /// The other broker groups.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Client, Cluster, message, resource};
+use crate::support::{Client, Cluster, message, queue, resource};
 use flotilla_metrics::{Exposition, Scrape};
 use flotilla_proto::admin::{self, DescribeTopicReply};
+use flotilla_proto::client::{Connector as _, ReplyStream, TonicConnector};
 use flotilla_proto::v2::{self, MessageType, QueryRouteRequest};
+use futures::StreamExt as _;
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
@@ -221,5 +223,126 @@ async fn a_topic_or_a_connection_without_a_client_id_that_takes_too_much_is_told
     for waits in waiting.into_iter().chain([third]) {
         assert_eq!(waits.await.expect("it ends"), 50002);
     }
+    cluster.shutdown().await;
+}
+
+const MIB: usize = 1 << 20;
+
+async fn wait_until(cluster: &Cluster, what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..1_000 {
+        if is_so() {
+            return;
+        }
+        cluster.runtime.sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what}: not within 10 s");
+}
+
+fn scraped(cluster: &Cluster, node: u64, name: &str, labels: &[(&str, &str)]) -> f64 {
+    let broker = cluster.brokers[usize::try_from(node).expect("small") - 1].as_ref().expect("it runs");
+    let mut out = Exposition::new();
+    broker.metrics().measure(&mut out);
+    Scrape::parse(&out.finish()).expect("of the format").value(name, labels).expect("it is told")
+}
+
+fn unread(cluster: &Cluster, node: u64) -> usize {
+    scraped(cluster, node, "flotilla_unread_answer_bytes", &[]) as usize
+}
+
+/// A client over a connection of its own.
+fn named(cluster: &Cluster, node: u64, id: &str) -> Client {
+    let connector = TonicConnector::new(cluster.runtime.clone());
+    Client {
+        messaging: connector.messaging(cluster.address(node)),
+        metadata: Arc::new(flotilla_proto::metadata::of_client(id, "0")),
+        ..cluster.client(node)
+    }
+}
+
+/// Asks for the first messages of a topic, and reads nothing of the answer.
+async fn unread_pull(client: &Client, topic: &str) -> ReplyStream<v2::PullMessageResponse> {
+    let request = v2::PullMessageRequest {
+        group: Some(resource("lookers")),
+        message_queue: Some(queue(topic, 0)),
+        batch_size: 8,
+        ..Default::default()
+    };
+    client.messaging.pull_message(client.options(LONG * 10), request).await.expect("a stream")
+}
+
+async fn big_topic(client: &Client) {
+    client.create_topic("big", MessageType::Normal, 1).await;
+    for number in 0..8 {
+        let big = v2::Message { body: vec![b'x'; MIB].into(), ..message("big", &format!("m-{number}"), |_| ()) };
+        assert_eq!(client.send(big).await.code, OK);
+    }
+    // Makes the group.
+    assert_eq!(client.pull("lookers", "big", 8, SHORT).await.code, 40401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_a_client_does_not_read_are_bounded_by_their_bytes_and_the_others_are_served() {
+    let cluster = Cluster::start_with(1, |config| config.unread_answer_bytes_max = 64 << 20).await;
+    let client = cluster.client(1);
+    big_topic(&client).await;
+    // 72 MiB are asked for, over several connections, because each carries only so much that is not read.
+    let mut greedy = Vec::new();
+    for _ in 0..3 {
+        let client = named(&cluster, 1, "greedy");
+        for _ in 0..3 {
+            let stream = unread_pull(&client, "big").await;
+            assert!(unread(&cluster, 1) <= 32 * MIB, "{} bytes", unread(&cluster, 1));
+            greedy.push(stream);
+        }
+    }
+    let refused = || scraped(&cluster, 1, "flotilla_refused_total", &[("cause", "unread_client_full")]);
+    wait_until(&cluster, "its part is full", || refused() >= 1.0).await;
+    let held = unread(&cluster, 1);
+    assert!(held > 30 * MIB && held <= 32 * MIB, "{held} bytes");
+    let again = named(&cluster, 1, "greedy");
+    let mut answer = unread_pull(&again, "big").await;
+    let first = answer.next().await.expect("an answer").expect("no error").content;
+    let Some(v2::pull_message_response::Content::Status(status)) = first else {
+        panic!("a status is first: {first:?}")
+    };
+    assert_eq!(status.code, 42900, "{}", status.message);
+    assert!(status.message.contains("client 'greedy' has answers of"), "{}", status.message);
+    assert!(status.message.contains("33554432 are allowed"), "{}", status.message);
+    drop(answer);
+    assert_eq!(again.receive("greedy-g", "big", SHORT, LONG).await.code, 42900, "what is handed out counts as well");
+
+    // Another client has its part.
+    for group in ["readers", "more-readers"] {
+        assert_eq!(client.receive(group, "big", SHORT, LONG).await.messages.len(), 8, "{group}");
+    }
+    // All is given back, and what was refused was not handed out.
+    drop(greedy);
+    wait_until(&cluster, "all is given back", || unread(&cluster, 1) == 0).await;
+    let received = again.receive("greedy-g", "big", SHORT, LONG).await;
+    assert_eq!((received.code, received.messages.len()), (OK, 8));
+    let attempts =
+        received.messages.iter().map(|message| message.system_properties.as_ref().map(|p| p.delivery_attempt()));
+    assert!(attempts.into_iter().all(|attempt| attempt == Some(1)));
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_answers_of_polls_that_are_passed_on_are_counted_where_the_client_is() {
+    let cluster = Cluster::start_with(3, |config| config.unread_answer_bytes_max = 64 << 20).await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let client = cluster.client(leader);
+    big_topic(&client).await;
+    let mut greedy = Vec::new();
+    for count in 1..=4 {
+        greedy.push(unread_pull(&named(&cluster, follower, "greedy"), "big").await);
+        wait_until(&cluster, "its answer is counted", || unread(&cluster, follower) > count * 8 * MIB).await;
+    }
+    assert_eq!(unread(&cluster, leader), 0);
+    let again = named(&cluster, follower, "greedy");
+    assert_eq!(again.receive("greedy-g", "big", SHORT, LONG).await.code, 42900);
+    assert_eq!(cluster.client(follower).receive("readers", "big", SHORT, LONG).await.messages.len(), 8);
+    drop(greedy);
+    wait_until(&cluster, "all is given back", || unread(&cluster, follower) == 0).await;
+    assert_eq!(again.receive("greedy-g", "big", SHORT, LONG).await.messages.len(), 8);
     cluster.shutdown().await;
 }

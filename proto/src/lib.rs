@@ -38,7 +38,7 @@ pub use generated::flotilla::peer::v1 as peer;
 
 pub use context::{CallContext, UNARY_TIMEOUT, parse_grpc_timeout};
 pub use metadata::{AckPlace, Metadata};
-pub use reply::{Replies, Reply, STREAM_DEPTH};
+pub use reply::{MessageReplies, Replies, Reply, STREAM_DEPTH};
 pub use service::{Admin, Messaging, Namesrv, Peer, PeerError, PeerLink};
 
 /// Largest message that either side reads or writes, bytes.

@@ -1,6 +1,8 @@
 //! What a service answers: one message with its metadata, or a bounded stream of messages.
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::task::{Context, Poll, ready};
 
 use tokio::sync::mpsc;
 
@@ -9,6 +11,47 @@ use crate::metadata::{Metadata, value_of};
 /// A stream of messages. The producing side ends it by dropping its sender, and learns from
 /// `Sender::closed` that nobody reads any more.
 pub type Replies<T> = mpsc::Receiver<T>;
+
+/// The answer of one poll: a stream, and what has to be kept as long as it is not taken, such as a share of a limit.
+pub struct MessageReplies<T> {
+    replies: Replies<T>,
+    kept: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl<T> std::fmt::Debug for MessageReplies<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MessageReplies").field("is_keeping", &self.kept.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl<T> From<Replies<T>> for MessageReplies<T> {
+    fn from(replies: Replies<T>) -> MessageReplies<T> {
+        MessageReplies { replies, kept: None }
+    }
+}
+
+impl<T> MessageReplies<T> {
+    /// Drops `kept` once the stream has ended, or with it.
+    #[must_use]
+    pub fn keeping(mut self, kept: impl Any + Send + Sync) -> MessageReplies<T> {
+        self.kept = Some(Box::new(kept));
+        self
+    }
+
+    /// The next message; `None` at the end.
+    pub async fn recv(&mut self) -> Option<T> {
+        std::future::poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// The same as a step of a stream.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let next = ready!(self.replies.poll_recv(cx));
+        if next.is_none() {
+            self.kept = None;
+        }
+        Poll::Ready(next)
+    }
+}
 
 /// Messages that may wait in a stream between a service and its adapter.
 pub const STREAM_DEPTH: usize = 32;

@@ -18,6 +18,7 @@ use super::receive::{END_MARGIN, POLL_MIN, filter};
 use crate::edge::names;
 use crate::edge::query::no_readable_queue;
 use crate::edge::settings::RECEIVE_BATCH;
+use crate::edge::unread::UnreadAnswer;
 use crate::lead::leader_call::{ANSWER_MARGIN, Attempt, LeaderCall, Tried, patience_ends};
 use crate::lead::leadership::Place;
 use crate::replica::Replica;
@@ -82,6 +83,7 @@ impl LeaderCall for PullMessage {
             let look = if is_paused { Look::NothingUpTo(at) } else { pull.look(replica, context, request, at).await };
             match look {
                 Look::Answer(answer) => return Tried::answer(answer),
+                Look::Refused(status) => return Tried::answer(only(status, None)),
                 Look::NoneUpTo(next) => return Tried::answer(none_up_to(next)),
                 Look::Found(messages, next, bytes) => {
                     replica.counters.pulled(&group, &pull.topic, messages.len() as u64, bytes as u64);
@@ -160,11 +162,15 @@ pub(super) struct Pull {
     filter: Filter,
     batch: usize,
     pub(super) ends: Instant,
+    /// Where its bytes are counted, if that is here.
+    answer: Option<Arc<UnreadAnswer>>,
 }
 
 /// What one look came to.
 pub(super) enum Look {
     Answer(peer::ForwardedPull),
+    /// There is a message, and its client leaves too much unread.
+    Refused(v2::Status),
     /// A filter has looked through as much as one answer may; go on there.
     NoneUpTo(QueueOffset),
     /// Messages, where to go on, and their bytes as they are kept.
@@ -199,6 +205,7 @@ impl Pull {
             filter: filter(request.filter_expression.as_ref(), replica.lanes.compiled())?,
             batch,
             ends: (now + wait_of(replica, request)).min(patience_ends(context, now) - END_MARGIN),
+            answer: UnreadAnswer::current(),
         })
     }
 
@@ -240,6 +247,9 @@ impl Pull {
     async fn search(&self, replica: &Replica, named: &NamedQueue, from: QueueOffset) -> Result<Look, FrameReadError> {
         let mut frames = Frames::new(replica);
         let (mut messages, mut at) = (Vec::new(), from);
+        if let Some(answer) = &self.answer {
+            answer.settle(0);
+        }
         let (mut looked, mut bytes) = (0, 0);
         let chunk = if self.filter == Filter::All { self.batch.min(LOOK_CHUNK) } else { LOOK_CHUNK };
         loop {
@@ -268,6 +278,14 @@ impl Pull {
                 if self.filter.may_want(slot.tag_hash) {
                     match frames.frame(&slot).await {
                         Ok(frame) if self.filter.wants(&frame) => {
+                            let answer = self.answer.as_ref();
+                            match answer.map(|answer| (answer, answer.take(slot.length.into()))) {
+                                Some((answer, Err(full))) if messages.is_empty() => {
+                                    return Ok(Look::Refused(answer.refusal(full)));
+                                }
+                                Some((_, Err(_))) => return Ok(Look::Found(messages, at, bytes)),
+                                Some((_, Ok(()))) | None => {}
+                            }
                             bytes += slot.length as usize;
                             messages.push(self.message(replica, named, offset, &slot, &frame));
                         }

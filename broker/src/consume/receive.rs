@@ -18,6 +18,7 @@ use super::sql::SqlCache;
 use crate::config::INVISIBLE_MS_MAX;
 use crate::edge::names;
 use crate::edge::settings::{LONG_POLLING, RECEIVE_BATCH};
+use crate::edge::unread::UnreadAnswer;
 use crate::lead::leader_call::{ANSWER_MARGIN, Attempt, LeaderCall, Tried, patience_ends};
 use crate::lead::leadership::Place;
 use crate::replica::Replica;
@@ -175,6 +176,7 @@ impl Poll {
             holder: context.client_id.as_deref().filter(|_| request.auto_renew).map(holder_of),
             is_repeated: attempt.is_repeated || !attempt_id.as_deref().is_some_and(is_own_attempt),
             attempt_id,
+            answer: UnreadAnswer::current(),
         };
         let now = replica.runtime.now();
         let ends = (now + wait_of(replica, request)).min(patience_ends(context, now) - END_MARGIN);

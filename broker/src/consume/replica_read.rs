@@ -107,6 +107,7 @@ async fn pull_here(
             }
             Look::NoneUpTo(next) => return Some(none_up_to(next)),
             Look::NothingUpTo(next) => at = next,
+            Look::Refused(status) => return Some(only(status, None)),
             Look::Answer(_) | Look::Damaged(_) => return None,
         }
         let now = replica.runtime.now();

@@ -16,6 +16,7 @@ use super::filter::Filter;
 use super::frames::{FrameReadError, Frames};
 use super::lanes::{Hold, Lane};
 use crate::edge::query::no_readable_queue;
+use crate::edge::unread::{Full, UnreadAnswer};
 use crate::lead::leader_call::{LeaderCall, Tried};
 use crate::produce::send::no_topic;
 use crate::replica::Replica;
@@ -53,6 +54,8 @@ pub struct Take {
     pub attempt_id: Option<String>,
     /// Something may have been handed out under that id before.
     pub is_repeated: bool,
+    /// Where its bytes are counted, if that is here.
+    pub answer: Option<Arc<UnreadAnswer>>,
 }
 
 /// What a look came to.
@@ -82,6 +85,10 @@ struct Room {
     bytes: usize,
     /// Bytes that the filter may still read.
     look_bytes: usize,
+    /// Where the bytes of the answer are counted, if that is here.
+    answer: Option<Arc<UnreadAnswer>>,
+    /// The limit of unread answers that a message did not fit into.
+    full: Option<Full>,
 }
 
 /// What a filter found among new messages.
@@ -94,16 +101,20 @@ struct Found {
 }
 
 impl Room {
-    fn new(messages: usize) -> Room {
-        Room { messages, bytes: ANSWER_BYTES_MAX, look_bytes: LOOK_BYTES_MAX }
+    fn new(messages: usize, answer: Option<Arc<UnreadAnswer>>) -> Room {
+        Room { messages, bytes: ANSWER_BYTES_MAX, look_bytes: LOOK_BYTES_MAX, answer, full: None }
     }
 
-    /// Takes room for a message; the first one fits whatever its size.
+    /// Takes room for a message; the first one fits whatever its size, unless the client leaves too much unread.
     fn take(&mut self, length: u32) -> bool {
-        let length = length as usize;
-        if self.messages == 0 || (length > self.bytes && self.bytes < ANSWER_BYTES_MAX) {
+        if self.messages == 0 || (length as usize > self.bytes && self.bytes < ANSWER_BYTES_MAX) {
             return false;
         }
+        if let Some(Err(full)) = self.answer.as_ref().map(|answer| answer.take(length.into())) {
+            (self.messages, self.full) = (0, Some(full));
+            return false;
+        }
+        let length = length as usize;
         self.messages -= 1;
         self.bytes = self.bytes.saturating_sub(length);
         true
@@ -153,7 +164,12 @@ impl Take {
             Permission::ReadWrite | Permission::Read => {}
             Permission::Write | Permission::None => return end(no_readable_queue(&self.topic)),
         }
-        match self.look(replica, term, lane, (info.queue_count, is_last)).await {
+        let looked = self.look(replica, term, lane, (info.queue_count, is_last)).await;
+        if let (false, Some(answer)) = (matches!(looked, Ok(Round::Got(_))), &self.answer) {
+            // It may look again, or wait.
+            answer.settle(0);
+        }
+        match looked {
             Ok(round) => round,
             Err(LookError::Store(error)) => {
                 // Files that cannot be read: the replica must not go on.
@@ -190,7 +206,7 @@ impl Take {
             }
         }
         let mut plans = Vec::new();
-        let mut room = Room::new(self.batch);
+        let mut room = Room::new(self.batch, self.answer.clone());
         let log_now_ms = replica.clock.now_ms(term, &replica.store);
         for queue in lane.next_turn(queue_count) {
             if room.messages == 0 {
@@ -207,7 +223,10 @@ impl Take {
             }
         }
         if plans.is_empty() {
-            return Ok(Round::Nothing);
+            return Ok(match (room.full, &self.answer) {
+                (Some(full), Some(answer)) => end(answer.refusal(full)),
+                _ => Round::Nothing,
+            });
         }
         self.deliver(replica, term, plans).await
     }
@@ -448,10 +467,10 @@ mod tests {
 
     #[test]
     fn the_first_message_fits_whatever_its_size_and_the_rest_by_bytes() {
-        let mut room = Room::new(3);
+        let mut room = Room::new(3, None);
         assert!(room.take(u32::MAX));
         assert!(!room.take(1), "nothing beside a huge one");
-        let mut room = Room::new(2);
+        let mut room = Room::new(2, None);
         assert!(room.take(10) && room.take(10));
         assert!(!room.take(10), "the batch is full");
     }

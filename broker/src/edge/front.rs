@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flotilla_proto::status::{Code, ok, status};
-use flotilla_proto::{CallContext, Messaging, Replies, Reply, v2};
+use flotilla_proto::{CallContext, MessageReplies, Messaging, Replies, Reply, v2};
 use flotilla_runtime::BoxFuture;
 use tokio::sync::mpsc;
 
@@ -11,6 +11,7 @@ use super::clients::Client;
 use super::names;
 use super::query::{QueryAssignment, QueryRoute};
 use super::telemetry;
+use super::unread::UnreadAnswer;
 use crate::cluster::pass_on::{AbroadCall, is_unavailable, meant_for, pass_on};
 use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
 use crate::consume::farewell;
@@ -83,13 +84,20 @@ impl Front {
 }
 
 /// A stream of what is all there already.
-fn replies<T>(responses: Vec<T>) -> Replies<T> {
+fn replies<T>(responses: Vec<T>) -> MessageReplies<T> {
     let (sender, replies) = mpsc::channel(responses.len().max(1));
     for response in responses {
         // Cannot fail: there is room for all, and the receiver is right here.
         let _ = sender.try_send(response);
     }
-    replies
+    replies.into()
+}
+
+/// The same of what counts as unread until it is taken.
+fn unread_replies<T: prost::Message>(responses: Vec<T>, answer: Arc<UnreadAnswer>) -> MessageReplies<T> {
+    let bytes: usize = responses.iter().map(|response| size_of::<T>() + response.encoded_len()).sum();
+    answer.settle(bytes as u64);
+    replies(responses).keeping(answer)
 }
 
 /// The broker group that a receipt names, if it is one and names any.
@@ -170,14 +178,19 @@ impl Messaging for Front {
         &self,
         context: CallContext,
         mut request: v2::ReceiveMessageRequest,
-    ) -> BoxFuture<'_, Replies<v2::ReceiveMessageResponse>> {
+    ) -> BoxFuture<'_, MessageReplies<v2::ReceiveMessageResponse>> {
         Box::pin(async move {
             let _shares = match self.replica.quotas.poll(&context, request.group.as_ref()) {
                 Ok(shares) => shares,
                 Err(status) => return replies(ReceiveMessage::refusal(&request, status).responses),
             };
+            let answer = match self.replica.unread.open(&context) {
+                Ok(answer) => answer,
+                Err(status) => return replies(ReceiveMessage::refusal(&request, status).responses),
+            };
             receive::name_attempt(&mut request, &self.replica.runtime);
-            replies(lead::<ReceiveMessage>(&self.replica, context, request).await.body.responses)
+            let reply = answer.of(lead::<ReceiveMessage>(&self.replica, context, request)).await;
+            unread_replies(reply.body.responses, answer)
         })
     }
 
@@ -185,13 +198,18 @@ impl Messaging for Front {
         &self,
         context: CallContext,
         request: v2::PullMessageRequest,
-    ) -> BoxFuture<'_, Replies<v2::PullMessageResponse>> {
+    ) -> BoxFuture<'_, MessageReplies<v2::PullMessageResponse>> {
         Box::pin(async move {
             let _shares = match self.replica.quotas.poll(&context, request.group.as_ref()) {
                 Ok(shares) => shares,
                 Err(status) => return replies(PullMessage::refusal(&request, status).responses),
             };
-            replies(pull(&self.replica, context, request).await.responses)
+            let answer = match self.replica.unread.open(&context) {
+                Ok(answer) => answer,
+                Err(status) => return replies(PullMessage::refusal(&request, status).responses),
+            };
+            let pulled = answer.of(pull(&self.replica, context, request)).await;
+            unread_replies(pulled.responses, answer)
         })
     }
 

@@ -8,3 +8,4 @@ pub mod quotas;
 pub mod route;
 pub mod settings;
 pub mod telemetry;
+pub mod unread;

@@ -104,10 +104,14 @@ impl Quotas {
     }
 
     fn client(&self, context: &CallContext) -> Result<Option<QuotaShare>, v2::Status> {
-        // Who says no client id is known by its connection.
-        let of_connection = Some(&context.remote).filter(|remote| !remote.is_empty());
-        context.client_id.as_ref().or(of_connection).map(|client| self.clients.take(client)).transpose()
+        client_name(context).map(|client| self.clients.take(client)).transpose()
     }
+}
+
+/// Whose call it is: who says no client id is known by its connection; calls inside of a process have neither.
+pub fn client_name(context: &CallContext) -> Option<&str> {
+    let of_connection = Some(&context.remote).filter(|remote| !remote.is_empty());
+    context.client_id.as_ref().or(of_connection).map(String::as_str)
 }
 
 #[cfg(test)]

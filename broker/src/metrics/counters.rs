@@ -118,11 +118,15 @@ pub enum Refused {
     TooLarge,
     /// Too many delayed or half messages wait already.
     HeldFull,
+    /// A client has not read too many bytes of answers.
+    UnreadClientFull,
+    /// All clients together have not.
+    UnreadFull,
 }
 
 impl Refused {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Refused; 7] = [
+    pub const ALL: [Refused; 9] = [
         Refused::NoLeader,
         Refused::ParkingFull,
         Refused::ForwardingFull,
@@ -130,6 +134,8 @@ impl Refused {
         Refused::QueueFull,
         Refused::TooLarge,
         Refused::HeldFull,
+        Refused::UnreadClientFull,
+        Refused::UnreadFull,
     ];
 
     /// As monitoring names it.
@@ -142,6 +148,8 @@ impl Refused {
             Refused::QueueFull => "queue_full",
             Refused::TooLarge => "too_large",
             Refused::HeldFull => "held_full",
+            Refused::UnreadClientFull => "unread_client_full",
+            Refused::UnreadFull => "unread_full",
         }
     }
 }

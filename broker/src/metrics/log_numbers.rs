@@ -196,6 +196,8 @@ fn write_calls(replica: &Replica, out: &mut Exposition) {
     out.gauge_whole("flotilla_forwarded_polls", help, &[], replica.forwarder.polls_under_way().used().0);
     let help = "Commands that wait for a place in a log entry.";
     out.gauge_whole("flotilla_queued_commands", help, &[], replica.proposer.queued());
+    let help = "Bytes of answers with messages that clients have not read yet.";
+    out.gauge_whole("flotilla_unread_answer_bytes", help, &[], replica.unread.bytes());
     for cause in Refused::ALL {
         let count = match cause {
             Refused::ParkingFull => replica.parking.refusals() + replica.poll_parking.refusals(),

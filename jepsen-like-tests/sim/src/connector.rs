@@ -9,7 +9,9 @@ use flotilla_proto::client::{
     AdminCalls, AppendLink, CallError, CallOptions, Connector, MessagingCalls, NamesrvCalls, PeerCalls, ReplyStream,
 };
 use flotilla_proto::status::is_ok;
-use flotilla_proto::{Admin, CallContext, Messaging, Namesrv as _, PeerLink, Reply, admin, namesrv, peer, v2};
+use flotilla_proto::{
+    Admin, CallContext, MessageReplies, Messaging, Namesrv as _, PeerLink, Reply, admin, namesrv, peer, v2,
+};
 use flotilla_runtime::{BoxFuture, Either, Instant, Runtime, select};
 use futures::stream::StreamExt as _;
 use tokio::sync::mpsc;
@@ -134,7 +136,7 @@ impl BrokerWay {
     fn streamed<T: Send + 'static>(
         &self,
         options: CallOptions,
-        begin: impl FnOnce(Arc<dyn Messaging>, CallContext) -> BoxFuture<'static, mpsc::Receiver<T>> + Send + 'static,
+        begin: impl FnOnce(Arc<dyn Messaging>, CallContext) -> BoxFuture<'static, MessageReplies<T>> + Send + 'static,
     ) -> Answer<ReplyStream<T>> {
         let (net, (from, to)) = (self.net.clone(), self.link());
         let (call, requests) = mpsc::channel::<()>(1);

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::tonic_context::{context_of, put_metadata};
-use crate::{CallContext, MESSAGE_BYTES_MAX, Replies, Reply, STREAM_DEPTH, UNARY_TIMEOUT};
+use crate::{CallContext, MESSAGE_BYTES_MAX, MessageReplies, Replies, Reply, STREAM_DEPTH, UNARY_TIMEOUT};
 
 /// For streams that stay open: as good as no deadline.
 const OPEN_STREAM_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -137,7 +137,7 @@ pub(super) async fn server_stream<S, Q, A>(
     service: Arc<S>,
     request: http::Request<Body>,
     timeout: fn(&Q) -> Option<Duration>,
-    method: Method<S, Q, Replies<A>>,
+    method: Method<S, Q, MessageReplies<A>>,
 ) -> http::Response<Body>
 where
     S: ?Sized + Send + Sync + 'static,
@@ -191,8 +191,8 @@ async fn pump<M, T>(mut inbound: Streaming<M>, sender: mpsc::Sender<T>, read: fn
 
 /// A stream that waits for its service inside its first poll.
 enum DeferredReplies<T> {
-    Waiting(BoxFuture<'static, Replies<T>>),
-    Open(Replies<T>),
+    Waiting(BoxFuture<'static, MessageReplies<T>>),
+    Open(MessageReplies<T>),
 }
 
 impl<T> Stream for DeferredReplies<T> {

@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 
 use super::single;
 use crate::status::not_implemented;
-use crate::{CallContext, Replies, Reply, v2};
+use crate::{CallContext, MessageReplies, Replies, Reply, v2};
 
 /// A provided body that answers "not implemented" by the RPC's name.
 macro_rules! unary {
@@ -65,11 +65,11 @@ pub trait Messaging: Send + Sync + 'static {
         &self,
         context: CallContext,
         request: v2::ReceiveMessageRequest,
-    ) -> BoxFuture<'_, Replies<v2::ReceiveMessageResponse>> {
+    ) -> BoxFuture<'_, MessageReplies<v2::ReceiveMessageResponse>> {
         let _ = (context, request);
         let content = v2::receive_message_response::Content::Status(not_implemented("ReceiveMessage"));
         let response = v2::ReceiveMessageResponse { content: Some(content) };
-        Box::pin(std::future::ready(single(response)))
+        Box::pin(std::future::ready(single(response).into()))
     }
 
     /// Reads a queue from an offset. As [`Messaging::receive_message`] it may wait.
@@ -77,11 +77,11 @@ pub trait Messaging: Send + Sync + 'static {
         &self,
         context: CallContext,
         request: v2::PullMessageRequest,
-    ) -> BoxFuture<'_, Replies<v2::PullMessageResponse>> {
+    ) -> BoxFuture<'_, MessageReplies<v2::PullMessageResponse>> {
         let _ = (context, request);
         let content = v2::pull_message_response::Content::Status(not_implemented("PullMessage"));
         let response = v2::PullMessageResponse { content: Some(content) };
-        Box::pin(std::future::ready(single(response)))
+        Box::pin(std::future::ready(single(response).into()))
     }
 
     /// Settings from client to server and back, and the server's commands. Returns at once; response

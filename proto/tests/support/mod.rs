@@ -8,7 +8,9 @@ use bytes::Bytes;
 use flotilla_proto::client::{CallOptions, Connector, TonicConnector};
 use flotilla_proto::server::{ServeError, Services, serve};
 use flotilla_proto::status::{ok, status};
-use flotilla_proto::{AckPlace, CallContext, Messaging, Peer, PeerError, PeerLink, Replies, Reply, metadata, peer, v2};
+use flotilla_proto::{
+    AckPlace, CallContext, MessageReplies, Messaging, Peer, PeerError, PeerLink, Replies, Reply, metadata, peer, v2,
+};
 use flotilla_runtime::{BoxFuture, Instant, Runtime, Task};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -59,7 +61,7 @@ impl Messaging for Echo {
         &self,
         context: CallContext,
         request: v2::ReceiveMessageRequest,
-    ) -> BoxFuture<'_, Replies<v2::ReceiveMessageResponse>> {
+    ) -> BoxFuture<'_, MessageReplies<v2::ReceiveMessageResponse>> {
         self.contexts.lock().unwrap().push(context);
         Box::pin(async move {
             self.runtime.sleep(self.poll_wait).await;
@@ -77,7 +79,7 @@ impl Messaging for Echo {
                 let _ = sender.send(v2::ReceiveMessageResponse { content }).await;
             });
             task.detach();
-            replies
+            replies.into()
         })
     }
 
