@@ -9,7 +9,7 @@ use flotilla_proto::v2::{self, MessageType, TransactionResolution};
 use flotilla_store::RetentionStatus;
 
 const LONG: Duration = Duration::from_secs(30);
-const RETENTION_MS: u64 = 5_000;
+const RETENTION_MS: u64 = 10_000;
 
 async fn cluster(retention_ms: u64) -> Cluster {
     Cluster::start_with(3, |config| {

@@ -90,6 +90,8 @@ const FILES: &[&str] = &[
     include_str!("../scenarios/a06-wiped-follower.json"),
     include_str!("../scenarios/a07-away-for-long.json"),
     include_str!("../scenarios/a14-members-come-and-go.json"),
+    include_str!("../scenarios/a15-leader-loses-its-disk.json"),
+    include_str!("../scenarios/a15-members-at-all-levels.json"),
     include_str!("../scenarios/b01-one-failed-sync-then-power-loss.json"),
     include_str!("../scenarios/b04-two-crashes-in-a-row.json"),
     include_str!("../scenarios/b06-answers-lost.json"),

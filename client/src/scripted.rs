@@ -521,6 +521,7 @@ impl AdminCalls for Replica {
         change_replica ChangeReplicaRequest ChangeReplicaReply;
         set_write_permission SetWritePermissionRequest SetWritePermissionReply;
         set_topic_shares SetTopicSharesRequest SetTopicSharesReply;
+        ask_producer AskProducerRequest AskProducerReply;
         list_replicas ListReplicasRequest ListReplicasReply;
         recover_group RecoverGroupRequest RecoverGroupReply;
         update_topic UpdateTopicRequest UpdateTopicReply;

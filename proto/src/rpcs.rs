@@ -48,6 +48,7 @@ macro_rules! admin_unary {
             change_replica "ChangeReplica" ChangeReplicaRequest ChangeReplicaReply;
             set_write_permission "SetWritePermission" SetWritePermissionRequest SetWritePermissionReply;
             set_topic_shares "SetTopicShares" SetTopicSharesRequest SetTopicSharesReply;
+            ask_producer "AskProducer" AskProducerRequest AskProducerReply;
             list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
             recover_group "RecoverGroup" RecoverGroupRequest RecoverGroupReply;
             update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;

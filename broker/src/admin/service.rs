@@ -6,6 +6,7 @@ use flotilla_proto::{Admin, CallContext, admin};
 use flotilla_runtime::BoxFuture;
 
 use super::{cluster, dead_letters, groups, messages, placement, positions, recovery, replicas, topics, transactions};
+use crate::duty::check;
 use crate::lead::leader_call::{LeaderCall, lead};
 use crate::replica::Replica;
 
@@ -74,6 +75,17 @@ impl Admin for AdminService {
         request: admin::RecoverGroupRequest,
     ) -> BoxFuture<'_, admin::RecoverGroupReply> {
         Box::pin(recovery::recover_group(&self.replica, request))
+    }
+
+    fn ask_producer(
+        &self,
+        _context: CallContext,
+        request: admin::AskProducerRequest,
+    ) -> BoxFuture<'_, admin::AskProducerReply> {
+        Box::pin(async move {
+            let status = check::hear(&self.replica, request.turn, request.question).await;
+            admin::AskProducerReply { status: Some(status) }
+        })
     }
 
     fn debug(&self, _context: CallContext, request: admin::DebugRequest) -> BoxFuture<'_, admin::DebugReply> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use flotilla_message::{MessageType, Permission, TopicName};
-use flotilla_proto::client::{CallOptions, Connector, MessagingCalls, NamesrvCalls};
+use flotilla_proto::client::{AdminCalls, CallOptions, Connector, MessagingCalls, NamesrvCalls};
 use flotilla_proto::namesrv;
 use flotilla_proto::status::{Code, is_ok};
 use flotilla_runtime::{Instant, Runtime};
@@ -126,6 +126,12 @@ impl ClusterView {
         let mut replicas = group.replicas;
         replicas.sort_by_key(|(node, _)| (Some(*node) != group.leader, *node));
         replicas.into_iter().map(|(node, address)| (node, self.connector.messaging(&address))).collect()
+    }
+
+    /// The operators' side of a group's replicas.
+    pub fn admins_of(&self, name: &str) -> Vec<Arc<dyn AdminCalls>> {
+        let replicas = self.group(name).map(|group| group.replicas).unwrap_or_default();
+        replicas.into_iter().map(|(_, address)| self.connector.admin(&address)).collect()
     }
 
     /// Asks all namesrvs once. None is believed to know everything, nor to have heard the latest.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flotilla_proto::client::PeerCalls;
+use flotilla_message::TopicName;
+use flotilla_proto::client::{CallOptions, PeerCalls};
 use flotilla_proto::status::{Code, is_ok, ok, status};
-use flotilla_proto::{peer, v2};
+use flotilla_proto::{admin, peer, v2};
 use flotilla_store::{Command, HalfMessage, Outcome};
 use futures::future::join_all;
 use prost::Message as _;
@@ -26,6 +27,8 @@ use crate::replica::Replica;
 const CHECKS_MAX: u32 = 32;
 /// How long another replica may take to pass a question on.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long all replicas of other broker groups together may take.
+const ABROAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a question waits for room on a stream; less than another replica may take.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(500);
 /// The name of the call by which replicas hand on a question.
@@ -96,7 +99,31 @@ async fn ask(replica: &Replica, half: &HalfMessage) {
             return;
         }
     }
-    tracing::info!(%topic, %message, checks = half.checks, "no producer of the topic listens on any replica");
+    // A producer that sent it by way of another group may listen there alone.
+    let abroad = ask_abroad(replica, topic, half.checks, &command);
+    if !replica.runtime.timeout(ABROAD_TIMEOUT, abroad).await.unwrap_or(false) {
+        tracing::info!(%topic, %message, checks = half.checks, "no producer of the topic listens on any replica");
+    }
+}
+
+/// Has a replica of another broker group ask that has the topic too; whether one did. Another group first each time.
+async fn ask_abroad(replica: &Replica, topic: &TopicName, turn: u32, command: &v2::TelemetryCommand) -> bool {
+    let mut groups = replica.cluster.topic(topic).await;
+    if groups.is_empty() {
+        return false;
+    }
+    let first = turn as usize % groups.len();
+    groups.rotate_left(first);
+    let request = admin::AskProducerRequest { turn, question: command.encode_to_vec().into() };
+    for there in groups {
+        for calls in replica.cluster.admins_of(&there.group) {
+            let asked = calls.ask_producer(CallOptions::within(ASK_TIMEOUT), request.clone()).await;
+            if asked.is_ok_and(|reply| is_ok(reply.status.as_ref())) {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// Has another replica ask; whether it did.
@@ -113,11 +140,16 @@ async fn pass_on(peer: &Arc<dyn PeerCalls>, turn: u32, command: &v2::TelemetryCo
 
 /// Takes in a question that the leader could not ask over a stream of its own.
 pub async fn take_in(replica: &Replica, request: peer::ForwardRequest) -> peer::ForwardResponse {
-    let answer = |status| peer::ForwardResponse { status: Some(status), ..Default::default() };
     let turn = request.metadata.get(TURN).and_then(|turn| turn.parse().ok()).unwrap_or(0);
-    let command = match v2::TelemetryCommand::decode(request.body) {
+    let told = hear(replica, turn, request.body).await;
+    peer::ForwardResponse { status: Some(told), ..Default::default() }
+}
+
+/// Puts an encoded question to a producer that listens on this replica; OK if there is one.
+pub async fn hear(replica: &Replica, turn: u32, question: Bytes) -> v2::Status {
+    let command = match v2::TelemetryCommand::decode(question) {
         Ok(command) => command,
-        Err(error) => return answer(status(Code::BadRequest, format!("{METHOD} is not understood: {error}"))),
+        Err(error) => return status(Code::BadRequest, format!("{METHOD} is not understood: {error}")),
     };
     let topic = match &command.command {
         Some(v2::telemetry_command::Command::RecoverOrphanedTransactionCommand(recover)) => {
@@ -127,10 +159,10 @@ pub async fn take_in(replica: &Replica, request: peer::ForwardRequest) -> peer::
     };
     match topic {
         Some(topic) => match tell_producer(replica, &topic, turn, &command).await {
-            true => answer(ok()),
-            false => answer(status(Code::NotFound, format!("no producer of topic '{topic}' listens here"))),
+            true => ok(),
+            false => status(Code::NotFound, format!("no producer of topic '{topic}' listens here")),
         },
-        None => answer(status(Code::BadRequest, format!("{METHOD} names no topic"))),
+        None => status(Code::BadRequest, format!("{METHOD} names no topic")),
     }
 }
 

@@ -1,12 +1,13 @@
 //! The one peer port of a process: hands each call to the replica of the group that it names.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
 use flotilla_proto::{CallContext, Peer, PeerError, PeerLink, Replies, metadata, peer};
 use flotilla_runtime::{BoxFuture, Either, Runtime, select};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 
 /// Frames of an append stream between the connection and a replica.
 const FRAMES_MAX: usize = 16;
@@ -23,20 +24,44 @@ pub struct PeerDesk {
 #[derive(Clone)]
 struct Seat {
     peer: Arc<dyn Peer>,
-    /// Ends when the replica goes, and its streams with it: the connection stays, for the others.
-    here: watch::Receiver<()>,
+    /// Told when the replica goes, and its streams end with it: the connection stays, for the others.
+    gone: Arc<Gone>,
+}
+
+/// Whether a replica has gone.
+#[derive(Default)]
+struct Gone {
+    is_gone: AtomicBool,
+    told: Notify,
+}
+
+impl Gone {
+    fn tell(&self) {
+        self.is_gone.store(true, Ordering::SeqCst);
+        self.told.notify_waiters();
+    }
+
+    async fn wait(&self) {
+        let mut told = std::pin::pin!(self.told.notified());
+        // Enlisted before the look, so that what is told in between is not missed.
+        told.as_mut().enable();
+        if !self.is_gone.load(Ordering::SeqCst) {
+            told.await;
+        }
+    }
 }
 
 /// A replica's place; dropping it ends all that peers have open with that replica.
 pub struct Placed {
     desk: Arc<PeerDesk>,
     name: Name,
-    _here: watch::Sender<()>,
+    gone: Arc<Gone>,
 }
 
 impl Drop for Placed {
     fn drop(&mut self) {
         self.desk.groups.write().expect(LOCK).remove(&self.name);
+        self.gone.tell();
     }
 }
 
@@ -49,9 +74,9 @@ impl PeerDesk {
     /// Serves the replica of a group from now on, until what is returned is dropped.
     pub fn place(self: &Arc<Self>, cluster: &str, group: &str, peer: Arc<dyn Peer>) -> Placed {
         let name = (cluster.to_owned(), group.to_owned());
-        let (here, seen) = watch::channel(());
-        self.groups.write().expect(LOCK).insert(name.clone(), Seat { peer, here: seen });
-        Placed { desk: self.clone(), name, _here: here }
+        let gone = Arc::new(Gone::default());
+        self.groups.write().expect(LOCK).insert(name.clone(), Seat { peer, gone: gone.clone() });
+        Placed { desk: self.clone(), name, gone }
     }
 
     fn seat(&self, cluster: &str, group: &str) -> Result<Seat, PeerError> {
@@ -70,9 +95,9 @@ const LOCK: &str = "desk lock is never poisoned: no code panics while holding it
 impl Peer for PeerDesk {
     fn call(&self, call: peer::PeerCall) -> BoxFuture<'_, Result<Bytes, PeerError>> {
         Box::pin(async move {
-            let mut seat = self.seat(&call.cluster, &call.group)?;
+            let seat = self.seat(&call.cluster, &call.group)?;
             // Whoever is gone answers nothing, whatever it still does.
-            match select(seat.peer.call(call), gone(&mut seat.here)).await {
+            match select(seat.peer.call(call), seat.gone.wait()).await {
                 Either::Left(answer) => answer,
                 Either::Right(()) => Err(PeerError::Failed("the replica stopped".to_owned())),
             }
@@ -80,17 +105,17 @@ impl Peer for PeerDesk {
     }
 
     fn append(&self, link: PeerLink, mut requests: mpsc::Receiver<Bytes>) -> Result<Replies<Bytes>, PeerError> {
-        let Seat { peer, mut here } = self.seat(&link.cluster, &link.group)?;
+        let Seat { peer, gone } = self.seat(&link.cluster, &link.group)?;
         let (frames, inner) = mpsc::channel(FRAMES_MAX);
         let replies = peer.append(link, inner)?;
         let carried = async move {
             loop {
-                let next = match select(requests.recv(), gone(&mut here)).await {
+                let next = match select(requests.recv(), gone.wait()).await {
                     Either::Left(Some(frame)) => frame,
                     // Dropping `frames` ends the stream as its sender's end would.
                     Either::Left(None) | Either::Right(()) => return,
                 };
-                match select(frames.send(next), gone(&mut here)).await {
+                match select(frames.send(next), gone.wait()).await {
                     Either::Left(Ok(())) => {}
                     Either::Left(Err(_)) | Either::Right(()) => return,
                 }
@@ -103,20 +128,15 @@ impl Peer for PeerDesk {
     fn forward(&self, context: CallContext, request: peer::ForwardRequest) -> BoxFuture<'_, peer::ForwardResponse> {
         Box::pin(async move {
             let named = |key: &str| request.metadata.get(key).map_or("", String::as_str);
-            let Ok(mut seat) = self.seat(named(metadata::LINK_CLUSTER), named(metadata::LINK_GROUP)) else {
+            let Ok(seat) = self.seat(named(metadata::LINK_CLUSTER), named(metadata::LINK_GROUP)) else {
                 // Surely not executed.
                 return peer::ForwardResponse { not_leader: true, ..Default::default() };
             };
-            match select(seat.peer.forward(context, request), gone(&mut seat.here)).await {
+            match select(seat.peer.forward(context, request), seat.gone.wait()).await {
                 Either::Left(answer) => answer,
                 // What it has done is not known: the connection would have broken.
                 Either::Right(()) => crate::lead::forwarder::unknown("the replica stopped".to_owned()),
             }
         })
     }
-}
-
-/// Resolves when the replica has gone.
-async fn gone(here: &mut watch::Receiver<()>) {
-    while here.changed().await.is_ok() {}
 }

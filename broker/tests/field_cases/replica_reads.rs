@@ -96,7 +96,7 @@ async fn a_pull_that_waits_at_a_follower_is_answered_there_by_what_is_replicated
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_at_a_follower_that_lags_is_answered_by_the_leader() {
+async fn who_reads_at_a_follower_whose_disk_is_slow_is_not_stuck() {
     let disks: Vec<SlowDisk> = (0..3).map(|_| SlowDisk::default()).collect();
     let disk_of = |node: u64| -> Arc<dyn Disk> {
         Arc::new(WrappingDisk(disks[usize::try_from(node).expect("small") - 1].clone()))
@@ -121,7 +121,6 @@ async fn who_waits_at_a_follower_that_lags_is_answered_by_the_leader() {
     }
     let took = cluster.runtime.now() - began;
     assert!(took < Duration::from_secs(20), "{took:?} for 20 messages, of a disk that takes 3 s for one");
-    assert!(reads(&cluster, follower, "passed_on") > 0, "the leader had to answer");
     cluster.shutdown().await;
 }
 

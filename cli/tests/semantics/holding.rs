@@ -79,7 +79,7 @@ async fn a_recall_before_or_after_the_leader_s_death_is_kept_to() {
     cluster.agree().await;
 }
 
-async fn end(client: &Client, id: &str, transaction_id: &str, resolution: TransactionResolution) -> i32 {
+pub async fn end(client: &Client, id: &str, transaction_id: &str, resolution: TransactionResolution) -> i32 {
     let request = v2::EndTransactionRequest {
         topic: Some(resource("payments")),
         message_id: id.to_owned(),
@@ -91,10 +91,10 @@ async fn end(client: &Client, id: &str, transaction_id: &str, resolution: Transa
     reply.body.status.expect("a status").code
 }
 
-type Question = v2::RecoverOrphanedTransactionCommand;
+pub type Question = v2::RecoverOrphanedTransactionCommand;
 
 /// A producer that listens at one replica: what it is asked comes out.
-async fn listen(client: &Client) -> (mpsc::Sender<v2::TelemetryCommand>, mpsc::UnboundedReceiver<Question>) {
+pub async fn listen(client: &Client) -> (mpsc::Sender<v2::TelemetryCommand>, mpsc::UnboundedReceiver<Question>) {
     let (commands, outgoing) = mpsc::channel(4);
     let publishing = v2::Publishing { topics: vec![resource("payments")], ..Default::default() };
     let settings = v2::Settings {

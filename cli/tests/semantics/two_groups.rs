@@ -18,6 +18,7 @@ use tempfile::TempDir;
 
 use crate::calls::{Client, handle_of, id_of, message, resource};
 use crate::cluster::{LONG, NOTHING_THERE, OK, admin_call, ports_of};
+use crate::holding::{end, listen};
 use crate::servers::{Server, path_text, run};
 
 const GROUPS: [&str; 2] = ["group-a", "group-b"];
@@ -57,7 +58,8 @@ impl TwoGroups {
                 let data = dir.path().join(format!("{group}-{node}"));
                 let text = format!(
                     "group = \"{group}\"\nnode = {node}\ndata_dir = {data:?}\nclient_listen = \"{}\"\npeer_listen = \
-                     \"{}\"\nnamesrv = [\"{namesrv}\"]\ndisk_free_bytes_min = 0\nsegment_bytes = 1048576\n{replicas}",
+                     \"{}\"\nnamesrv = [\"{namesrv}\"]\ndisk_free_bytes_min = 0\nsegment_bytes = 1048576\n\
+                     transaction_check_after_ms = 1500\ntransaction_check_interval_ms = 500\n{replicas}",
                     client(node),
                     peer(node)
                 );
@@ -498,17 +500,45 @@ async fn a_group_that_is_away_when_its_topic_comes_to_another_broker_group_misse
     cluster.kill(1, 1).await;
     cluster.leader(1).await;
     let producer = cluster.producer();
-    for number in 0..COUNT {
-        send(&producer, "orders", &format!("m-{number}")).await;
-        let message = OutgoingMessage::new("steps".try_into().unwrap(), "a body");
-        let message = message.with_id(format!("s-{number}").try_into().unwrap());
-        producer.send(message.with_message_group(format!("g-{number}"))).await.expect("stored");
+    let (mut sent, deadline) = (0, cluster.runtime.now() + LONG);
+    let mut counts = [[0; 2]; 2];
+    // Who has just heard that the second broker group has no leader leaves it out for a while.
+    while counts.iter().any(|count| count[1] == 0) {
+        assert!(cluster.runtime.now() < deadline, "nothing comes to the second broker group: {counts:?}");
+        for number in sent..sent + COUNT {
+            send(&producer, "orders", &format!("m-{number}")).await;
+            let message = OutgoingMessage::new("steps".try_into().unwrap(), "a body");
+            let message = message.with_id(format!("s-{number}").try_into().unwrap());
+            producer.send(message.with_message_group(format!("g-{number}"))).await.expect("stored");
+        }
+        sent += COUNT;
+        counts = [cluster.counts("orders").await, cluster.counts("steps").await];
     }
-    for (topic, prefix) in [("orders", "m"), ("steps", "s")] {
-        let counts = cluster.counts(topic).await;
-        assert!(counts[1] > 0 && counts[0] + counts[1] == COUNT as u64, "{topic}: {counts:?}");
+    for ((topic, prefix), count) in [("orders", "m"), ("steps", "s")].into_iter().zip(counts) {
+        assert_eq!(count[0] + count[1], sent as u64, "{topic}: {count:?}");
         let consumer = cluster.consumer("g", topic);
-        let all: BTreeSet<String> = (0..COUNT).map(|number| format!("{prefix}-{number}")).collect();
+        let all: BTreeSet<String> = (0..sent).map(|number| format!("{prefix}-{number}")).collect();
         cluster.eventually("nothing is skipped", async || consumer.ids() == all).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_is_asked_about_at_a_producer_that_only_another_group_knows() {
+    let cluster = TwoGroups::start().await;
+    let (here, there) = (cluster.client(0, cluster.leader(0).await), cluster.client(1, cluster.leader(1).await));
+    for client in [&here, &there] {
+        client.create_topic("payments", v2::MessageType::Transaction, 1).await;
+    }
+    // It listens at a follower of the first group; its message is in the second one.
+    let listening = cluster.client(0, 1 + cluster.leader(0).await % u64::from(NODES));
+    let (_stream, mut asked) = listen(&listening).await;
+    let half = message("payments", "open", |system| system.message_type = v2::MessageType::Transaction.into());
+    let sent = there.send_for_entry(half).await;
+    let question = cluster.runtime.timeout(LONG, asked.recv()).await.expect("asked in time").expect("asked");
+    assert_eq!(id_of(question.message.as_ref().expect("the message itself")), "open");
+    assert_eq!(question.transaction_id, sent.transaction_id);
+    // Its answer finds the way back, whomever it is told.
+    let committed = end(&listening, "open", &question.transaction_id, v2::TransactionResolution::Commit).await;
+    assert_eq!(committed, OK);
+    cluster.eventually("it is seen", async || cluster.counts("payments").await == [0, 1]).await;
 }

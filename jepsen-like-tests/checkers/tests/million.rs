@@ -1,7 +1,6 @@
 //! Judging costs no more than sorting: a long run's history must not take longer to judge than to make.
-#![allow(clippy::disallowed_methods, reason = "what is measured is real time")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flotilla_checkers::{
     Ack, Delivery, Dump, History, QueueDump, QueueKey, Send, SendOutcome, SlotDump, check, one_holder,
@@ -37,16 +36,22 @@ fn history() -> History {
     history
 }
 
+/// What this thread has worked until now: others on the machine do not count.
+fn worked() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux counts it");
+    Duration::from_nanos(text.split(' ').next().and_then(|ns| ns.parse().ok()).expect("it begins with nanoseconds"))
+}
+
 #[test]
 fn a_million_operations_are_judged_within_a_minute() {
     let history = history();
-    let begun = Instant::now();
+    let begun = worked();
     assert_eq!(check(&history).findings, []);
     let History { sends, deliveries, tasks, .. } = &history;
     assert_eq!(one_holder::find(sends, deliveries, 1_000_000), []);
     assert_eq!(order_per_message_group::find(sends, deliveries), []);
     assert_eq!(progress_kept::find(tasks, deliveries), []);
-    let took = begun.elapsed();
+    let took = worked() - begun;
     println!("{} operations were judged in {took:?}", 2 * MESSAGES);
     assert!(took < Duration::from_secs(60), "{took:?}");
 }

@@ -90,8 +90,8 @@ const ROWS: [Row; 25] = [
         Bug::ReadsWithoutLease,
         10,
         "reads-without-lease",
-        "a leader answers reads, and takes writes, without a lease",
-        "raft-log: status",
+        "a leader answers reads, and takes writes, without a lease, and asks no quorum either",
+        "raft-log: status, proposing",
     ),
     (
         Bug::ProgressInMemory,

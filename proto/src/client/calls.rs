@@ -126,6 +126,7 @@ pub trait AdminCalls: Send + Sync + 'static {
         change_replica ChangeReplicaRequest ChangeReplicaReply;
         set_write_permission SetWritePermissionRequest SetWritePermissionReply;
         set_topic_shares SetTopicSharesRequest SetTopicSharesReply;
+        ask_producer AskProducerRequest AskProducerReply;
         list_replicas ListReplicasRequest ListReplicasReply;
         recover_group RecoverGroupRequest RecoverGroupReply;
         update_topic UpdateTopicRequest UpdateTopicReply;

@@ -49,6 +49,8 @@ pub trait Admin: Send + Sync + 'static {
         set_write_permission "SetWritePermission" SetWritePermissionRequest SetWritePermissionReply;
         /// Says which broker groups have which queues of a topic.
         set_topic_shares "SetTopicShares" SetTopicSharesRequest SetTopicSharesReply;
+        /// Asks a producer that listens on this replica what became of a transaction of another broker group.
+        ask_producer "AskProducer" AskProducerRequest AskProducerReply;
         /// The group's members as the leader sees them.
         list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
         /// Has the group go on with the asked replica alone; never forwarded.

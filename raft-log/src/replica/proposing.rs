@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_planted_bugs::{Bug, is_planted};
 use flotilla_runtime::BoxFuture;
 use openraft::ReadPolicy;
 use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
@@ -10,7 +11,7 @@ use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, Lineari
 use super::Replica;
 use crate::ack::{AckTicket, TicketSlot};
 use crate::raft::{Proposal, Reply, ReplyTo, TypeConfig, to_entry_id};
-use crate::{LogIndex, NodeId, ProposalClass, ProposeError, Term};
+use crate::{LogIndex, NodeId, ProposalClass, ProposeError, Role, Term};
 
 impl Replica {
     /// See [`crate::ReplicatedLog::propose_with`]. Returns where the entry stands and what the state machine answered.
@@ -57,6 +58,10 @@ impl Replica {
     /// See [`crate::ReplicatedLog::confirm_leadership`].
     pub(crate) fn confirm_leadership(&self, timeout: Duration) -> BoxFuture<'_, Result<LogIndex, ProposeError>> {
         Box::pin(async move {
+            let status = self.status.now();
+            if is_planted(Bug::ReadsWithoutLease) && status.role == Role::Leader {
+                return Ok(status.applied.unwrap_or_default());
+            }
             let asking = async {
                 let linearizer = match self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
                     Ok(linearizer) => linearizer,
