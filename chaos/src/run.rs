@@ -9,7 +9,6 @@ use flotilla_client::{AdminError, Client, ClientConfig, ConfigErrors, GroupSpec,
 use flotilla_message::{GroupName, MessageType, TopicName};
 use flotilla_proto::client::TonicConnector;
 use flotilla_runtime::Runtime;
-use futures::future::join;
 
 use crate::abilities::Abilities;
 use crate::cluster::{ClusterView, ClusterViewError, LocalCluster, LocalClusterConfig, LocalClusterError, Rig};
@@ -20,7 +19,7 @@ use crate::incidents::Incidents;
 use crate::judge::judge;
 use crate::nemesis::{Field, LEADER_TIMEOUT};
 use crate::observer::Observers;
-use crate::plan::Plan;
+use crate::plan::{Plan, QUIET_END_MS};
 use crate::report::Report;
 use crate::run_dir::{RunDir, RunDirError};
 use crate::run_record::{RunRecord, Settings, Skipped};
@@ -141,15 +140,17 @@ async fn hurt(
     let observers = Observers::start(&addresses, &connector, &history, runtime);
     let mut field = Field::new(cluster, view, looking.clone(), runtime.clone());
     let started = runtime.now();
-    let until = started + Duration::from_millis(plan.duration_ms);
     let (rate, seed) = (settings.rate, settings.seed);
     let (topic_of_load, fifo_topic_of_load) = (topic.clone(), fifo_topic.clone());
     let config =
         WorkloadConfig { topic: topic_of_load, group, fifo_topic: fifo_topic_of_load, fifo_group, levels, rate, seed };
-    let mut workload =
-        Workload::start(config, &sending, &receiving, until, history.clone(), incidents.clone(), runtime)?;
+    let mut workload = Workload::start(config, &sending, &receiving, history.clone(), incidents.clone(), runtime)?;
     eprintln!("chaos: {} replicas are up; load for {} ms", settings.replicas, plan.duration_ms);
-    let (faults, ()) = join(conduct(plan, started, &mut field, &history, &incidents), workload.sending_is_over()).await;
+    let faults = conduct(plan, started, &mut field, &history, &incidents).await;
+    // Healing may have taken longer than planned: what the last fault left behind shows in what is sent after it.
+    let quiet = runtime.now() + Duration::from_millis(QUIET_END_MS);
+    let until = quiet.max(started + Duration::from_millis(plan.duration_ms));
+    workload.stop_sending(until).await;
 
     eprintln!("chaos: {} messages acknowledged; healing, and reading everything", workload.acked());
     if let Err(error) = field.heal_all().await {

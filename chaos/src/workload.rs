@@ -86,7 +86,8 @@ struct Shared {
     incidents: Arc<Incidents>,
     runtime: Runtime,
     interval: Duration,
-    until: Instant,
+    /// When sending is over; while it is not said, it goes on.
+    ends_at: Mutex<Option<Instant>>,
     next_slot: Mutex<Instant>,
     next_number: AtomicU64,
     acked: AtomicU64,
@@ -109,12 +110,11 @@ struct Tally {
 }
 
 impl Workload {
-    /// Starts sending, until `until`, and receiving, until [`Workload::end`].
+    /// Starts sending, until the time that [`Workload::stop_sending`] says, and receiving, until [`Workload::end`].
     pub(crate) fn start(
         config: WorkloadConfig,
         sending: &Client,
         receiving: &Client,
-        until: Instant,
         history: Arc<HistoryFile>,
         incidents: Arc<Incidents>,
         runtime: &Runtime,
@@ -127,7 +127,7 @@ impl Workload {
             incidents,
             runtime: runtime.clone(),
             interval,
-            until,
+            ends_at: Mutex::new(None),
             next_slot: Mutex::new(runtime.now()),
             next_number: AtomicU64::new(0),
             acked: AtomicU64::new(0),
@@ -165,8 +165,9 @@ impl Workload {
         self.shared.acked.load(Ordering::Relaxed)
     }
 
-    /// Waits until no send is under way any more.
-    pub(crate) async fn sending_is_over(&mut self) {
+    /// Sends until that time, and waits until no send is under way any more.
+    pub(crate) async fn stop_sending(&mut self, ends_at: Instant) {
+        *self.shared.ends_at.lock().expect("no code panics while holding it") = Some(ends_at);
         for sender in self.senders.drain(..) {
             sender.await.expect("a sender neither panics nor is cancelled");
         }
@@ -210,7 +211,8 @@ impl Shared {
         let topic = if is_fifo { &self.config.fifo_topic } else { &self.config.topic };
         loop {
             let slot = self.take_slot();
-            if slot >= self.until {
+            let ends_at = *self.ends_at.lock().expect("no code panics while holding it");
+            if ends_at.is_some_and(|ends_at| slot >= ends_at) {
                 return;
             }
             self.runtime.sleep_until(slot).await;

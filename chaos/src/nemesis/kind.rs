@@ -198,7 +198,10 @@ impl FaultKind {
     }
 
     fn waits_for_catching_up(self) -> bool {
-        matches!(self, FaultKind::RollingRestart | FaultKind::TornTail | FaultKind::WipeDisk)
+        matches!(
+            self,
+            FaultKind::RollingRestart | FaultKind::TornTail | FaultKind::WipeDisk | FaultKind::MembershipChurn
+        )
     }
 
     /// Decides all that can be decided ahead, for a cluster of replicas 1 to `replicas`.
@@ -307,6 +310,7 @@ mod tests {
         assert!(!FaultKind::OneWay.may_join(FaultKind::Bridge));
         assert!(!FaultKind::RollingRestart.may_join(FaultKind::Bridge));
         assert!(!FaultKind::SlowLink.may_join(FaultKind::WipeDisk));
+        assert!(!FaultKind::MembershipChurn.may_join(FaultKind::PartitionLeader), "taking in waits for a leader");
         assert!(!FaultKind::Rewind.may_join(FaultKind::NamesrvLoss));
     }
 }
