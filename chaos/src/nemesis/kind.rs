@@ -187,14 +187,18 @@ impl FaultKind {
     pub fn may_join(self, other: FaultKind) -> bool {
         let solid = |class| matches!(class, Class::Process | Class::Disk | Class::Control);
         let (this, that) = (self.card().class, other.card().class);
-        let waits_behind =
-            |waiting: FaultKind, class| waiting.waits_for_catching_up() && matches!(class, Class::Network);
+        // An operator's calls find the brokers by a namesrv.
+        let needs_namesrv = |kind| matches!(kind, FaultKind::MembershipChurn);
+        let waits_behind = |waiting: FaultKind, holding: FaultKind| {
+            (waiting.waits_for_catching_up() && matches!(holding.card().class, Class::Network))
+                || (needs_namesrv(waiting) && holding == FaultKind::NamesrvLoss)
+        };
         this != Class::Control
             && that != Class::Control
             && this != that
             && !(solid(this) && solid(that))
-            && !waits_behind(self, that)
-            && !waits_behind(other, this)
+            && !waits_behind(self, other)
+            && !waits_behind(other, self)
     }
 
     fn waits_for_catching_up(self) -> bool {
@@ -311,6 +315,7 @@ mod tests {
         assert!(!FaultKind::RollingRestart.may_join(FaultKind::Bridge));
         assert!(!FaultKind::SlowLink.may_join(FaultKind::WipeDisk));
         assert!(!FaultKind::MembershipChurn.may_join(FaultKind::PartitionLeader), "taking in waits for a leader");
+        assert!(!FaultKind::NamesrvLoss.may_join(FaultKind::MembershipChurn), "taking in asks the namesrv for brokers");
         assert!(!FaultKind::Rewind.may_join(FaultKind::NamesrvLoss));
     }
 }
