@@ -501,8 +501,8 @@ async fn a_group_that_is_away_when_its_topic_comes_to_another_broker_group_misse
     cluster.leader(1).await;
     let (mut sent, deadline) = (0, cluster.runtime.now() + LONG);
     let mut counts = [[0; 2]; 2];
-    // A client that got its route while the second broker group had no leader leaves that out until it asks again, half a minute
-    // later: a new one each time.
+    // A producer counts its turns over all topics: sends to two topics in turn may meet the same broker group each time. A new
+    // one begins at random.
     while counts.iter().any(|count| count[1] == 0) {
         assert!(cluster.runtime.now() < deadline, "nothing comes to the second broker group: {counts:?}");
         let producer = cluster.producer();
