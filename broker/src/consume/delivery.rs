@@ -1,5 +1,7 @@
 //! From a granted slot to the message that a consumer gets: everything that official clients look for is in it.
 
+use std::time::Duration;
+
 use flotilla_message::{BodyEncoding, FrameView, GroupName, MessageType, QueueId, TopicName};
 use flotilla_proto::v2;
 use flotilla_store::{Granted, Slot};
@@ -45,7 +47,7 @@ impl Delivery<'_> {
         let system = v2::SystemProperties {
             receipt_handle: Some(handle.to_text()),
             queue_offset: Some(i64::try_from(granted.offset.0).unwrap_or(i64::MAX)),
-            invisible_duration: Some(duration_ms(self.invisible_ms)),
+            invisible_duration: Some(wire_duration(Duration::from_millis(self.invisible_ms))),
             delivery_attempt: Some(i32::try_from(granted.attempt).unwrap_or(i32::MAX)),
             dead_letter_queue,
             ..stored_properties(frame, &granted.slot, self.queue, self.store_host)
@@ -117,11 +119,11 @@ pub fn timestamp(ms: u64) -> prost_types::Timestamp {
     }
 }
 
-/// A length of time as protobuf has it, from ms.
-pub fn duration_ms(ms: u64) -> prost_types::Duration {
+/// A length of time as protobuf has it.
+pub fn wire_duration(duration: Duration) -> prost_types::Duration {
     prost_types::Duration {
-        seconds: i64::try_from(ms / 1000).unwrap_or(i64::MAX),
-        nanos: i32::try_from(ms % 1000).expect("below a thousand") * 1_000_000,
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(duration.subsec_nanos()).expect("below a billion"),
     }
 }
 

@@ -9,7 +9,7 @@ use flotilla_proto::{CallContext, peer, v2};
 use flotilla_runtime::{Instant, Runtime, select};
 use v2::receive_message_response::Content;
 
-use super::delivery::{ms_of, timestamp};
+use super::delivery::{ms_of, timestamp, wire_duration};
 use super::filter::Filter;
 use super::members::Difference;
 use super::renewal::holder_of;
@@ -81,10 +81,7 @@ impl LeaderCall for ReceiveMessage {
         let left = left.saturating_sub(ANSWER_MARGIN);
         let asked = request.long_polling_timeout.as_ref().and_then(ms_of).map(Duration::from_millis);
         let wait = asked.unwrap_or(LONG_POLLING).min(left);
-        request.long_polling_timeout = Some(prost_types::Duration {
-            seconds: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-            nanos: i32::try_from(wait.subsec_nanos()).expect("below a billion"),
-        });
+        request.long_polling_timeout = Some(wire_duration(wait));
     }
 
     /// To a poll the lack of a leader is the lack of messages.

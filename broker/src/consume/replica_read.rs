@@ -12,6 +12,7 @@ use flotilla_proto::status::{Code, status};
 use flotilla_proto::{CallContext, peer, v2};
 use flotilla_runtime::{Instant, select};
 
+use super::delivery::wire_duration;
 use super::offsets::wire_offset;
 use super::pull::{Look, Pull, PullMessage, found, none_in_time, none_up_to, only};
 use crate::config::ReadFrom;
@@ -134,11 +135,4 @@ fn has_message(replica: &Replica, pull: &Pull, request: &v2::PullMessageRequest,
     let queue = request.message_queue.as_ref().and_then(|queue| u32::try_from(queue.id).ok());
     let bounds = queue.and_then(|queue| replica.store.queue_bounds(&pull.topic, flotilla_message::QueueId(queue)));
     bounds.is_some_and(|(_, max)| at < max)
-}
-
-fn wire_duration(duration: Duration) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
-    }
 }

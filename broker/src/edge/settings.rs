@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use flotilla_proto::v2;
 
+use crate::consume::delivery::wire_duration;
+
 /// What the broker decides about a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
@@ -66,7 +68,7 @@ fn subscription_terms(subscription: v2::Subscription, terms: &Terms) -> v2::sett
         // The way of consuming is the group's, not the client's.
         fifo: Some(terms.order),
         receive_batch_size: Some(RECEIVE_BATCH as i32),
-        long_polling_timeout: Some(duration(LONG_POLLING)),
+        long_polling_timeout: Some(wire_duration(LONG_POLLING)),
         ..subscription
     })
 }
@@ -75,8 +77,8 @@ fn send_backoff() -> v2::RetryPolicy {
     v2::RetryPolicy {
         max_attempts: SEND_ATTEMPTS,
         strategy: Some(v2::retry_policy::Strategy::ExponentialBackoff(v2::ExponentialBackoff {
-            initial: Some(duration(Duration::from_millis(10))),
-            max: Some(duration(Duration::from_secs(1))),
+            initial: Some(wire_duration(Duration::from_millis(10))),
+            max: Some(wire_duration(Duration::from_secs(1))),
             multiplier: 2.0,
         })),
     }
@@ -86,14 +88,14 @@ fn delivery_backoff(asked: &v2::Settings, terms: &Terms) -> v2::RetryPolicy {
     let strategy = if reads_seconds_as_ms(asked) {
         // This client knows no list of pauses, and takes the seconds of an exponential one for milliseconds.
         v2::retry_policy::Strategy::ExponentialBackoff(v2::ExponentialBackoff {
-            initial: Some(duration(Duration::from_secs(1000))),
-            max: Some(duration(Duration::from_secs(7_200_000))),
+            initial: Some(wire_duration(Duration::from_secs(1000))),
+            max: Some(wire_duration(Duration::from_secs(7_200_000))),
             multiplier: 2.0,
         })
     } else {
-        let own = terms.retry_pauses_ms.iter().map(|ms| duration(Duration::from_millis(u64::from(*ms))));
+        let own = terms.retry_pauses_ms.iter().map(|ms| wire_duration(Duration::from_millis(u64::from(*ms))));
         let next = match terms.retry_pauses_ms.is_empty() {
-            true => RETRY_PAUSES_S.iter().map(|seconds| duration(Duration::from_secs(*seconds))).collect(),
+            true => RETRY_PAUSES_S.iter().map(|seconds| wire_duration(Duration::from_secs(*seconds))).collect(),
             false => own.collect(),
         };
         v2::retry_policy::Strategy::CustomizedBackoff(v2::CustomizedBackoff { next })
@@ -106,13 +108,6 @@ fn reads_seconds_as_ms(asked: &v2::Settings) -> bool {
     asked.user_agent.as_ref().is_some_and(|agent| {
         agent.language() == v2::Language::NodeJs && matches!(agent.version.as_str(), "1.0.6" | "1.0.7" | "1.0.8")
     })
-}
-
-fn duration(duration: Duration) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        nanos: i32::try_from(duration.subsec_nanos()).expect("below a billion"),
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! The one peer port of a process: hands each call to the replica of the group that it names.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
 use flotilla_proto::{CallContext, Peer, PeerError, PeerLink, Replies, metadata, peer};
 use flotilla_runtime::{BoxFuture, Either, Runtime, select};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
+
+use crate::failure::Failure;
 
 /// Frames of an append stream between the connection and a replica.
 const FRAMES_MAX: usize = 16;
@@ -25,43 +26,20 @@ pub struct PeerDesk {
 struct Seat {
     peer: Arc<dyn Peer>,
     /// Told when the replica goes, and its streams end with it: the connection stays, for the others.
-    gone: Arc<Gone>,
-}
-
-/// Whether a replica has gone.
-#[derive(Default)]
-struct Gone {
-    is_gone: AtomicBool,
-    told: Notify,
-}
-
-impl Gone {
-    fn tell(&self) {
-        self.is_gone.store(true, Ordering::SeqCst);
-        self.told.notify_waiters();
-    }
-
-    async fn wait(&self) {
-        let mut told = std::pin::pin!(self.told.notified());
-        // Enlisted before the look, so that what is told in between is not missed.
-        told.as_mut().enable();
-        if !self.is_gone.load(Ordering::SeqCst) {
-            told.await;
-        }
-    }
+    gone: Arc<Failure>,
 }
 
 /// A replica's place; dropping it ends all that peers have open with that replica.
 pub struct Placed {
     desk: Arc<PeerDesk>,
     name: Name,
-    gone: Arc<Gone>,
+    gone: Arc<Failure>,
 }
 
 impl Drop for Placed {
     fn drop(&mut self) {
         self.desk.groups.write().expect(LOCK).remove(&self.name);
-        self.gone.tell();
+        self.gone.set("the replica stopped".to_owned());
     }
 }
 
@@ -74,7 +52,7 @@ impl PeerDesk {
     /// Serves the replica of a group from now on, until what is returned is dropped.
     pub fn place(self: &Arc<Self>, cluster: &str, group: &str, peer: Arc<dyn Peer>) -> Placed {
         let name = (cluster.to_owned(), group.to_owned());
-        let gone = Arc::new(Gone::default());
+        let gone = Arc::new(Failure::default());
         self.groups.write().expect(LOCK).insert(name.clone(), Seat { peer, gone: gone.clone() });
         Placed { desk: self.clone(), name, gone }
     }
@@ -99,7 +77,7 @@ impl Peer for PeerDesk {
             // Whoever is gone answers nothing, whatever it still does.
             match select(seat.peer.call(call), seat.gone.wait()).await {
                 Either::Left(answer) => answer,
-                Either::Right(()) => Err(PeerError::Failed("the replica stopped".to_owned())),
+                Either::Right(reason) => Err(PeerError::Failed(reason)),
             }
         })
     }
@@ -113,11 +91,11 @@ impl Peer for PeerDesk {
                 let next = match select(requests.recv(), gone.wait()).await {
                     Either::Left(Some(frame)) => frame,
                     // Dropping `frames` ends the stream as its sender's end would.
-                    Either::Left(None) | Either::Right(()) => return,
+                    Either::Left(None) | Either::Right(_) => return,
                 };
                 match select(frames.send(next), gone.wait()).await {
                     Either::Left(Ok(())) => {}
-                    Either::Left(Err(_)) | Either::Right(()) => return,
+                    Either::Left(Err(_)) | Either::Right(_) => return,
                 }
             }
         };
@@ -135,7 +113,7 @@ impl Peer for PeerDesk {
             match select(seat.peer.forward(context, request), seat.gone.wait()).await {
                 Either::Left(answer) => answer,
                 // What it has done is not known: the connection would have broken.
-                Either::Right(()) => crate::lead::forwarder::unknown("the replica stopped".to_owned()),
+                Either::Right(reason) => crate::lead::forwarder::unknown(reason),
             }
         })
     }

@@ -203,15 +203,12 @@ impl Place {
         let id = self.id.expect("clap asks for one of them");
         let request =
             admin::FindMessagesRequest { topic: topic.to_string(), message_id: id.clone(), ..Default::default() };
-        let (mut found, looked_at) = find(request, 2, admin).await?;
+        let (found, looked_at) = find(request, 2, admin).await?;
         let topic = topic.clone();
-        match (found.pop(), found.is_empty()) {
-            (Some(view), true) => Ok((view.queue, view.offset)),
-            (None, _) => Err(IdError::None { topic, id, looked_at }.into()),
-            (Some(view), false) => {
-                found.push(view);
-                Err(IdError::Several { topic, id, found }.into())
-            }
+        match &found[..] {
+            [view] => Ok((view.queue, view.offset)),
+            [] => Err(IdError::None { topic, id, looked_at }.into()),
+            _ => Err(IdError::Several { topic, id, found }.into()),
         }
     }
 }
