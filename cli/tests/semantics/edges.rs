@@ -208,7 +208,15 @@ async fn levels_permissions_and_limits_hold_under_the_next_leader() {
     // One poll of the group at this replica is all that is allowed; it is told so, and the next one is not.
     let waiting = {
         let other = other.clone();
-        cluster.runtime.spawn("poll", async move { other.receive("g", "closed", Duration::from_secs(5), LONG).await })
+        cluster.runtime.spawn("poll", async move {
+            loop {
+                let received = other.receive("g", "closed", Duration::from_secs(5), LONG).await;
+                // One of the polls below may have been there first.
+                if received.code != TOO_MANY {
+                    return received;
+                }
+            }
+        })
     };
     let deadline = cluster.runtime.now() + LONG;
     loop {
