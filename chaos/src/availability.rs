@@ -113,6 +113,7 @@ mod tests {
             disturbed: None,
             problem: None,
             notes: Vec::new(),
+            kept_up_to: None,
         }
     }
 

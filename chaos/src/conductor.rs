@@ -11,6 +11,7 @@ use crate::history_file::HistoryFile;
 use crate::incidents::Incidents;
 use crate::nemesis::{Class, FaultKind, Field};
 use crate::plan::{Plan, QUIET_END_MS, Step};
+use crate::unhealed::Unhealed;
 
 const NEMESIS: &str = "nemesis";
 
@@ -38,6 +39,9 @@ pub struct FaultRecord {
     /// What else was seen that is no wrong: replicas that refused to start on damaged data, or ended as they should.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// The last entry of the replica with which the group went on alone, by an operator's order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_up_to: Option<u64>,
 }
 
 /// A fault that holds.
@@ -55,6 +59,9 @@ struct Holding<'a> {
 /// A process whose disk failed it may still be ending, so long after that was healed: a busy machine has other things to do.
 const LATE_END: Duration = Duration::from_secs(10);
 
+/// How long a replica whose healing failed may take to be whole all the same, once everything was healed.
+const AFTER_ALL: Duration = Duration::from_secs(10);
+
 /// Carries out the plan of a load that began at `begun`. Work is done one after the other; only the holds overlap.
 pub(crate) async fn conduct(
     plan: &Plan,
@@ -67,6 +74,7 @@ pub(crate) async fn conduct(
     let mut records = Vec::new();
     let mut holding: Vec<Holding<'_>> = Vec::new();
     let mut healed: Vec<(Instant, Vec<u64>)> = Vec::new();
+    let mut unhealed = Unhealed::default();
     let mut steps = plan.steps.iter().peekable();
     loop {
         let strike_at = steps.peek().map(|step| begun + Duration::from_millis(step.at_ms));
@@ -88,6 +96,13 @@ pub(crate) async fn conduct(
                 }
                 healed.retain(|(until, _)| *until > field.runtime.now());
                 revive_fallen(field, &excused(&holding, &healed), incidents).await;
+                unhealed.look_again(field).await;
+                if let Some(why) = unhealed.why_not(step.kind) {
+                    let record = left_out(step, why, history.ns_of(field.runtime.now()));
+                    eprintln!("chaos: {}", text_of(&record));
+                    records.push(record);
+                    continue;
+                }
                 holding.push(strike(step, field, history, incidents).await);
             }
             (_, Some((at, heal_at))) => {
@@ -96,12 +111,12 @@ pub(crate) async fn conduct(
                 if is_of_disks(&fault) {
                     healed.push((field.runtime.now() + LATE_END, fault.targets.clone()));
                 }
-                let record = heal(fault, field, history, incidents).await;
+                let record = heal(fault, field, history, incidents, &mut unhealed).await;
                 eprintln!("chaos: {}", text_of(&record));
                 let (number, kind) = (record.number, record.kind);
                 records.push(record);
                 if holding.is_empty()
-                    && let Err(error) = field.view.await_leader(0, crate::nemesis::LEADER_TIMEOUT).await
+                    && let Err(error) = field.view.await_leader(0, field.leader_timeout).await
                 {
                     incidents.add(format!("after fault {number} ({kind}) was healed: {error}"));
                 }
@@ -115,7 +130,7 @@ pub(crate) async fn conduct(
 }
 
 fn is_of_disks(fault: &Holding<'_>) -> bool {
-    matches!(fault.step.kind.card().class, Class::Disk | Class::Control)
+    matches!(fault.step.kind.card().class, Class::Disk | Class::Control | Class::Drill)
 }
 
 /// Replicas that may end by themselves: their disks are hurt, or were until a moment ago.
@@ -127,7 +142,7 @@ fn excused(holding: &[Holding<'_>], healed: &[(Instant, Vec<u64>)]) -> Vec<u64> 
 /// How often anything met the faults of this kind until now.
 fn met(kind: FaultKind, field: &Field) -> Option<u64> {
     let card = kind.card();
-    if card.needs_links {
+    if card.class == Class::Network {
         return Some(field.cluster.links().map_or(0, |links| links.disturbed()));
     }
     card.needs_shim.then(|| field.cluster.shims_obeyed())
@@ -164,7 +179,13 @@ async fn strike<'a>(
     Holding { step, targets, problem, notes, started_ns, struck_ns, heal_at, met_before }
 }
 
-async fn heal(fault: Holding<'_>, field: &mut Field, history: &Arc<HistoryFile>, incidents: &Incidents) -> FaultRecord {
+async fn heal(
+    fault: Holding<'_>,
+    field: &mut Field,
+    history: &Arc<HistoryFile>,
+    incidents: &Incidents,
+    unhealed: &mut Unhealed,
+) -> FaultRecord {
     let Holding { step, targets, problem, mut notes, started_ns, struck_ns, met_before, .. } = fault;
     // Counted before it is healed: what waited may move on afterwards.
     let disturbed = met(step.kind, field).map(|now| now.saturating_sub(met_before));
@@ -174,19 +195,49 @@ async fn heal(fault: Holding<'_>, field: &mut Field, history: &Arc<HistoryFile>,
             Ok(()) => Ok(()),
             Err(error) => {
                 field.notes.push(format!("healing: {error}"));
-                Err(error).or(field.heal_all().await)
+                let whole = match field.heal_all().await {
+                    Ok(()) => are_whole(field, &targets).await,
+                    Err(_) => false,
+                };
+                if whole { Ok(()) } else { Err(error) }
             }
         },
         Some(_) => field.heal_all().await,
     };
     if let Err(error) = healing {
         incidents.add(format!("fault {} ({}) cannot be healed: {error}", step.number, step.kind));
+        unhealed.add(step.number, step.kind, &[targets.clone(), field.cluster.dead_nodes()].concat());
     }
     notes.append(&mut field.notes);
     let operation = Operation::Fault { name: format!("heal {}", step.kind), targets: targets.clone() };
     let healed_ns = history.record(NEMESIS, EventKind::Ok, operation);
-    let (number, kind) = (step.number, step.kind);
-    FaultRecord { number, kind, targets, started_ns, struck_ns, healed_ns, disturbed, problem, notes }
+    let (number, kind, kept_up_to) = (step.number, step.kind, field.kept_up_to.take());
+    FaultRecord { number, kind, targets, started_ns, struck_ns, healed_ns, disturbed, problem, notes, kept_up_to }
+}
+
+async fn are_whole(field: &Field, nodes: &[u64]) -> bool {
+    for node in nodes {
+        if !field.is_whole(*node, AFTER_ALL).await {
+            return false;
+        }
+    }
+    true
+}
+
+/// A fault that was not done, for that reason.
+fn left_out(step: &Step, why: String, now_ns: u64) -> FaultRecord {
+    FaultRecord {
+        number: step.number,
+        kind: step.kind,
+        targets: Vec::new(),
+        started_ns: now_ns,
+        struck_ns: now_ns,
+        healed_ns: now_ns,
+        disturbed: None,
+        problem: Some(why),
+        notes: Vec::new(),
+        kept_up_to: None,
+    }
 }
 
 /// A replica that ended by itself is a finding, unless its disk is hurt; it is started again, so that the run can go on.
@@ -218,4 +269,43 @@ fn text_of(record: &FaultRecord) -> String {
         seconds(record.started_ns),
         seconds(record.healed_ns)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nemesis::heal_test::{field, use_program};
+    use crate::nemesis::{Border, Fault, Kill, Partition, Style, Victim};
+
+    #[tokio::test]
+    async fn where_a_healing_failed_no_second_replica_is_struck_and_the_run_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut field = field(dir.path()).await;
+        // Nobody leads here, and nobody waits for it.
+        field.leader_timeout = Duration::from_millis(20);
+        let history = Arc::new(HistoryFile::create(&dir.path().join("history"), &field.runtime).unwrap());
+        let incidents = Incidents::default();
+        let kill = |nodes: &[u64]| Fault::Kill(Kill { victim: Victim::These { nodes: nodes.to_vec() } });
+        let border = Border::Halves { minority: vec![1] };
+        let cut = Fault::Partition(Partition { border, style: Style::Silent });
+        let steps = [
+            (FaultKind::KillFollower, kill(&[2])),
+            (FaultKind::KillMajority, kill(&[1, 3])),
+            (FaultKind::PartitionHalves, cut),
+        ];
+        let step = |(at, (kind, fault))| Step { number: at as u64 + 1, at_ms: 0, hold_ms: 0, kind, fault };
+        let steps = steps.into_iter().enumerate().map(step).collect();
+        let (seed, replicas, duration_ms) = (1, 3, 600_000);
+        let plan = Plan { seed, replicas, duration_ms, overlaps: false, meets_as_written: false, steps };
+        // Whoever dies from now on does not start again.
+        use_program(dir.path(), "broken.sh");
+        let records = conduct(&plan, field.runtime.now(), &mut field, &history, &incidents).await;
+        let problems: Vec<Option<&str>> = records.iter().map(|record| record.problem.as_deref()).collect();
+        let why = "left out: the healing of fault 1 (kill-follower) failed, and replica 2 is not whole since";
+        assert_eq!(problems, [None, Some(why), None]);
+        assert_eq!(field.cluster.dead_nodes(), [2], "the others were not struck");
+        let incidents = incidents.take();
+        assert!(incidents[0].starts_with("fault 1 (kill-follower) cannot be healed: "), "{incidents:?}");
+        field.cluster.end().await.unwrap();
+    }
 }

@@ -236,7 +236,7 @@ fn colour_of(class: Class) -> &'static str {
         Class::Disk => "#c77700",
         Class::Clock => "#7b3fb5",
         Class::Edge => "#217a7a",
-        Class::Control => "#000000",
+        Class::Control | Class::Drill => "#000000",
     }
 }
 

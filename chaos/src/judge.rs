@@ -84,7 +84,8 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let notes = record.faults.iter().flat_map(|fault| &fault.notes);
     let ends = notes.filter(|note| note.contains("ended by itself")).count() as u64;
     let lead_moves_ms = lead_moves_ms(events, record);
-    let seen = Seen { gap_ms, after_heal_ms, elections: under_load, ends, lead_moves_ms };
+    let data_bytes = record.data_bytes;
+    let seen = Seen { gap_ms, after_heal_ms, elections: under_load, ends, lead_moves_ms, data_bytes };
     incidents.extend(record.settings.limits.passed(&seen));
     let void = void_reasons(&acked_ns, record);
     let conclusion = match (findings.is_empty() && incidents.is_empty(), void.is_empty()) {
@@ -258,6 +259,7 @@ mod tests {
             disturbed: None,
             problem: None,
             notes: Vec::new(),
+            kept_up_to: None,
         };
         let settings = Settings {
             seed: 1,
@@ -270,6 +272,7 @@ mod tests {
             scenario: None,
             levels: Levels::default(),
             limits: Limits::default(),
+            broker: Vec::new(),
         };
         RunRecord {
             settings,
@@ -278,6 +281,7 @@ mod tests {
             incidents: Vec::new(),
             calls: CallCounts::default(),
             kept_aside: None,
+            data_bytes: 0,
             load_started_ns: 0,
             load_ended_ns: 600,
             total_ms: 1,

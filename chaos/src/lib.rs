@@ -2,6 +2,7 @@
 //!
 //! - [`cluster`]: processes on this machine and the network between them, also for others who need a cluster;
 //! - [`plan`] and [`nemesis`]: what is done to it, as data, and how each fault is done and undone;
+//! - [`matrix`]: what docs/ha-levels.md claims, cell by cell, and the runs that show it;
 //! - [`run()`] and [`rejudge`]: a whole run, and its verdict from the stored files alone.
 //!
 //! The verdict is the checkers' (`flotilla-checkers`), the same that judge the simulation and the demo. The program
@@ -20,6 +21,7 @@ pub mod hurt;
 mod incidents;
 mod judge;
 mod levels;
+pub mod matrix;
 pub mod nemesis;
 mod observer;
 pub mod plan;
@@ -30,12 +32,13 @@ mod run;
 mod run_dir;
 mod run_record;
 pub mod scenario;
+mod unhealed;
 mod workload;
 
 pub use abilities::Abilities;
 pub use conductor::FaultRecord;
 pub use judge::judge;
-pub use levels::Levels;
+pub use levels::{Level, Levels};
 pub use report::{Conclusion, Report};
 pub use run::{RunError, default_dir, rejudge, run};
 pub use run_dir::{RunDir, RunDirError};

@@ -1,5 +1,6 @@
 //! `flotilla-chaos`: runs, lists and replays; the work is the library's.
 
+mod matrix_command;
 mod options;
 
 use std::io::Write;
@@ -41,6 +42,8 @@ enum ChaosError {
     Run(#[from] RunError),
     #[error("`{0}` is no scenario: see `flotilla-chaos scenario list`")]
     NoScenario(String),
+    #[error("`{0}` is no cell: see `flotilla-chaos matrix --list`")]
+    NoCell(String),
     #[error(transparent)]
     Hurt(#[from] HurtError),
     #[error(transparent)]
@@ -122,6 +125,12 @@ fn dispatch(command: Command) -> Result<bool, ChaosError> {
             enter_own_namespace();
             threads()?.block_on(scenarios(&name, dir, flotilla, keep, Runtime::tokio()))
         }
+        Command::Matrix(options) => {
+            if !options.list {
+                enter_own_namespace();
+            }
+            threads()?.block_on(matrix_command::run(options, Runtime::tokio()))
+        }
         Command::Controls { dir, flotilla } => {
             enter_own_namespace();
             threads()?.block_on(controls(dir, flotilla, Runtime::tokio()))
@@ -178,8 +187,9 @@ async fn run(options: RunOptions, runtime: Runtime) -> Result<bool, ChaosError> 
         overlaps: options.overlap,
         plan_file: None,
         scenario: None,
-        levels: Levels { acks: options.ack, flush: options.flush },
+        levels: Levels::by_turns(options.ack, options.flush),
         limits: Limits::default(),
+        broker: options.broker,
     };
     let mut plan = None;
     if let Some(path) = &options.plan {
@@ -274,7 +284,7 @@ async fn scenarios(
         name => vec![Scenario::named(name).ok_or_else(|| ChaosError::NoScenario(name.to_owned()))?],
     };
     let mut account = Vec::new();
-    for Scenario { name, case, must, rate, levels, limits, plan } in chosen {
+    for Scenario { name, case, must, rate, levels, limits, broker, plan } in chosen {
         eprintln!("chaos: {name} ({case}): {must}");
         let mut settings = Settings {
             seed: plan.seed,
@@ -287,6 +297,7 @@ async fn scenarios(
             scenario: Some(name.clone()),
             levels,
             limits,
+            broker,
         };
         settings.follow(&plan);
         let report = carry_out(settings, Some(plan), program.clone(), &dir.join(&name), keeps, &runtime).await?;
@@ -324,6 +335,7 @@ async fn controls(dir: Option<PathBuf>, flotilla: Option<PathBuf>, runtime: Runt
             scenario: None,
             levels,
             limits: Limits::default(),
+            broker: Vec::new(),
         };
         let report =
             carry_out(settings, None, program.clone(), &dir.join(format!("control-{name}")), false, &runtime).await?;

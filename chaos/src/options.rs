@@ -20,6 +20,7 @@ Examples:
   flotilla-chaos run --faults none --duration 10s          the control: nothing is hurt
   flotilla-chaos run --overlap --duration 10m              everything this machine can do, also at once
   flotilla-chaos scenario list                             field cases
+  flotilla-chaos matrix leader-gone                        what is lost when a leader's machine is, at each level
   flotilla-chaos controls                                  prove that the judges see what they should
   flotilla-chaos replay target/chaos/7                     judge the stored history again
   flotilla-chaos export target/chaos/7 --edn               for Jepsen's own checkers
@@ -52,6 +53,8 @@ pub enum Command {
         #[arg(long)]
         keep: bool,
     },
+    /// Show what docs/ha-levels.md claims, cell by cell: what is lost at which level by which cause, and what is not
+    Matrix(MatrixOptions),
     /// Hunt planted bugs on processes of a program that has them, and say what caught each
     Bugs {
         /// Only this one, by name; may be given repeatedly
@@ -128,9 +131,12 @@ pub struct RunOptions {
     /// Levels that senders ask for by turns: async, majority, sync; the topics give the lowest
     #[arg(long, value_name = "LEVEL,LEVEL", value_delimiter = ',', default_value = "majority")]
     pub ack: Vec<AckLevel>,
-    /// Whether copies are on disk when a send is answered: sync or async
-    #[arg(long, value_name = "LEVEL", default_value = "sync")]
-    pub flush: FlushLevel,
+    /// Whether copies are on disk when a send is answered: sync, async, or both by turns; the topics give the lowest
+    #[arg(long, value_name = "LEVEL,LEVEL", value_delimiter = ',', default_value = "sync")]
+    pub flush: Vec<FlushLevel>,
+    /// A line of the brokers' settings files, such as 'raft_durability = "os"'; may be given repeatedly
+    #[arg(long, value_name = "LINE")]
+    pub broker: Vec<String>,
     /// Replicas of the broker group: 1, 2, 3 or 5
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = replicas)]
     pub replicas: u64,
@@ -149,6 +155,31 @@ pub struct RunOptions {
     /// Leave the replicas' data where it is, also after a good run
     #[arg(long)]
     pub keep: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct MatrixOptions {
+    /// Cells by name, or rows: their cells of all sizes
+    #[arg(value_name = "CELL", required_unless_present_any = ["all", "list"])]
+    pub cells: Vec<String>,
+    /// All of them
+    #[arg(long, conflicts_with = "cells")]
+    pub all: bool,
+    /// Only say what they claim
+    #[arg(long)]
+    pub list: bool,
+    /// Where the runs' folders go [default: target/chaos/matrix]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The flotilla binary [default: beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub flotilla: Option<PathBuf>,
+    /// Give a cell up after so many runs in which nothing was lost though something had to be
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=20))]
+    pub tries: u64,
+    /// Print one JSON object for each
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

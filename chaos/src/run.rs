@@ -1,5 +1,6 @@
 //! One run from the first process to the verdict.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::drain::{DrainError, drain};
 use crate::history_file::HistoryFile;
 use crate::incidents::Incidents;
 use crate::judge::judge;
-use crate::nemesis::{Field, LEADER_TIMEOUT};
+use crate::nemesis::{Field, LEADER_TIMEOUT, Needed};
 use crate::observer::Observers;
 use crate::plan::{Plan, QUIET_END_MS};
 use crate::report::Report;
@@ -92,8 +93,11 @@ pub async fn run(
         has_links: plan.needs_links(),
     };
     let messages = settings.rate * plan.duration_ms / 1_000;
+    // Where power losses meet a page cache that counts, a machine must be known to have booted since.
+    let needs_boots = plan.needs_volumes() && !settings.broker.is_empty();
     let rig = Rig {
-        shim: abilities.shim.clone().ok().filter(|_| plan.needs_shim()),
+        shim: abilities.shim.clone().ok().filter(|_| plan.needs_shim() || needs_boots),
+        settings: settings.broker.clone(),
         volume_bytes: plan.needs_volumes().then_some(VOLUME_BYTES_MIN + messages * VOLUME_BYTES_PER_MESSAGE),
     };
     let cluster = LocalCluster::start_rigged(config, &rig, runtime.clone()).await?;
@@ -128,17 +132,17 @@ async fn hurt(
         flush: Some(levels.flush),
         ..TopicSpec::new(topic.clone(), QUEUES)
     };
-    admin.create_topic(&spec(&topic)).await.map_err(RunError::Prepare)?;
-    admin.create_group(&GroupSpec::new(group.clone())).await.map_err(RunError::Prepare)?;
     let fifo_topic = TopicName::try_from(FIFO_TOPIC).expect("the name is a constant and legal");
     let fifo_group = GroupName::try_from(FIFO_GROUP).expect("the name is a constant and legal");
-    let fifo_spec = TopicSpec { message_type: MessageType::Fifo, ..spec(&fifo_topic) };
-    admin.create_topic(&fifo_spec).await.map_err(RunError::Prepare)?;
-    let spec = GroupSpec { order: true, ..GroupSpec::new(fifo_group.clone()) };
-    admin.create_group(&spec).await.map_err(RunError::Prepare)?;
+    let needed = Needed {
+        topics: vec![spec(&topic), TopicSpec { message_type: MessageType::Fifo, ..spec(&fifo_topic) }],
+        groups: vec![GroupSpec::new(group.clone()), GroupSpec { order: true, ..GroupSpec::new(fifo_group.clone()) }],
+    };
+    needed.make(&admin).await.map_err(RunError::Prepare)?;
 
     let observers = Observers::start(&addresses, &connector, &history, runtime);
     let mut field = Field::new(cluster, view, looking.clone(), runtime.clone());
+    field.needed = needed;
     let started = runtime.now();
     let (rate, seed) = (settings.rate, settings.seed);
     let (topic_of_load, fifo_topic_of_load) = (topic.clone(), fifo_topic.clone());
@@ -175,6 +179,8 @@ async fn hurt(
         statuses.iter().map(|(_, status)| status.as_ref().ok().map(|status| status.lost_messages)).sum();
     revive_fallen(&mut field, &[], &incidents).await;
     drop(observers);
+    let folders: Vec<PathBuf> = field.cluster.nodes().iter().map(|node| field.cluster.data(*node).to_owned()).collect();
+    let data_bytes = folders.iter().map(|folder| bytes_below(folder)).max().unwrap_or_default();
     history.check().map_err(RunError::History)?;
     field.cluster.end().await?;
     Ok(RunRecord {
@@ -184,10 +190,22 @@ async fn hurt(
         incidents: incidents.take(),
         calls,
         kept_aside,
+        data_bytes,
         load_started_ns: history.ns_of(started),
         load_ended_ns: history.ns_of(until),
         total_ms: 0,
     })
+}
+
+/// What the files below a folder take of the disk; those that cannot be looked at, nothing.
+fn bytes_below(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let bytes_of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    };
+    entries.flatten().map(bytes_of).sum()
 }
 
 /// A cluster that cannot be read at the end is a finding.

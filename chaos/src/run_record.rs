@@ -37,6 +37,9 @@ pub struct Settings {
     /// What must hold beside the promises.
     #[serde(default)]
     pub limits: Limits,
+    /// Lines of the brokers' settings files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub broker: Vec<String>,
 }
 
 /// A fault that was asked for and left out.
@@ -61,8 +64,9 @@ impl Settings {
         if let Some(scenario) = &self.scenario {
             return format!("{PROGRAM} scenario {scenario}");
         }
+        let broker: String = self.broker.iter().map(|line| format!(" --broker '{line}'")).collect();
         if let Some(file) = &self.plan_file {
-            return format!("{PROGRAM} run --plan {file} --rate {}{}", self.rate, self.levels.options());
+            return format!("{PROGRAM} run --plan {file} --rate {}{}{broker}", self.rate, self.levels.options());
         }
         let overlap = if self.overlaps { " --overlap" } else { "" };
         let faults: Vec<String> = self.faults.iter().map(ToString::to_string).collect();
@@ -72,7 +76,7 @@ impl Settings {
             ms => format!("{ms}ms"),
         };
         format!(
-            "{PROGRAM} run --seed {} --faults {faults} --duration {duration} --rate {} --replicas {}{overlap}{}",
+            "{PROGRAM} run --seed {} --faults {faults} --duration {duration} --rate {} --replicas {}{overlap}{}{broker}",
             self.seed,
             self.rate,
             self.replicas,
@@ -99,6 +103,9 @@ pub struct RunRecord {
     /// own count; absent if they did not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_aside: Option<u64>,
+    /// What the largest of the replicas' data folders held at the end.
+    #[serde(default)]
+    pub data_bytes: u64,
     /// Nanoseconds on the history's clock.
     pub load_started_ns: u64,
     /// When no new send was begun any more.
@@ -124,11 +131,15 @@ mod tests {
             scenario: None,
             levels: Levels::default(),
             limits: Limits::default(),
+            broker: Vec::new(),
         };
         let options = "run --seed 7 --faults kill-leader,one-way --duration 60s --rate 500 --replicas 3";
         assert!(settings.command().ends_with(options), "{}", settings.command());
         settings.overlaps = true;
         assert!(settings.command().ends_with(&format!("{options} --overlap")), "{}", settings.command());
+        settings.broker.push("raft_durability = \"os\"".to_owned());
+        let with_line = format!("{options} --overlap --broker 'raft_durability = \"os\"'");
+        assert!(settings.command().ends_with(&with_line), "{}", settings.command());
         (settings.faults, settings.duration_ms) = (Vec::new(), 1_500);
         assert!(settings.command().contains("--faults none --duration 1500ms"), "{}", settings.command());
     }

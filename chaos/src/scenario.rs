@@ -23,6 +23,9 @@ pub struct Limits {
     /// From the beginning of a fault until a replica leads that it did not strike, milliseconds; for each fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lead_moves_ms_max: Option<u64>,
+    /// What the largest of the replicas' data folders holds at the end, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_bytes_max: Option<u64>,
 }
 
 /// What limits are held against: the worst that was seen of each.
@@ -33,6 +36,7 @@ pub(crate) struct Seen {
     pub(crate) elections: u64,
     pub(crate) ends: u64,
     pub(crate) lead_moves_ms: u64,
+    pub(crate) data_bytes: u64,
 }
 
 impl Limits {
@@ -50,6 +54,7 @@ impl Limits {
         hold(self.ends_max, seen.ends, "replicas that ended by themselves");
         let moves = "milliseconds until a replica led that the fault had not struck";
         hold(self.lead_moves_ms_max, seen.lead_moves_ms, moves);
+        hold(self.data_bytes_max, seen.data_bytes, "bytes in a replica's data folder at the end");
         passed
     }
 }
@@ -71,6 +76,9 @@ pub struct Scenario {
     /// Beside the promises.
     #[serde(default)]
     pub limits: Limits,
+    /// Lines of the brokers' settings files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub broker: Vec<String>,
     /// What is done.
     pub plan: Plan,
 }
@@ -106,8 +114,10 @@ const FILES: &[&str] = &[
     include_str!("../scenarios/g01-kills-around-start.json"),
     include_str!("../scenarios/g02-damage-while-running.json"),
     include_str!("../scenarios/g02-damaged-vote.json"),
+    include_str!("../scenarios/g03-damaged-checkpoint.json"),
     include_str!("../scenarios/g04-power-loss.json"),
     include_str!("../scenarios/g05-empty-disk-votes.json"),
+    include_str!("../scenarios/g06-lag-is-shown.json"),
     include_str!("../scenarios/i01-leader-changes.json"),
     include_str!("../scenarios/i02-followers-then-leader-lose-power.json"),
     include_str!("../scenarios/i03-offsets-after-power-loss.json"),
@@ -125,9 +135,13 @@ const FILES: &[&str] = &[
     include_str!("../scenarios/k07-all-disks-slow.json"),
     include_str!("../scenarios/k08-hard-stops.json"),
     include_str!("../scenarios/k09-full-disk-of-the-leader.json"),
+    include_str!("../scenarios/q01-older-copy-of-a-replica.json"),
+    include_str!("../scenarios/q02-consumers-churn-and-the-log-stays-small.json"),
     include_str!("../scenarios/q03-killed-in-mid-batch.json"),
     include_str!("../scenarios/q04-quorum-lost-and-back.json"),
+    include_str!("../scenarios/q05-dead-letters-over-leader-kills.json"),
     include_str!("../scenarios/q06-blips.json"),
+    include_str!("../scenarios/q07-majority-gone-for-good.json"),
 ];
 
 impl Scenario {
@@ -168,11 +182,12 @@ mod tests {
             elections_max: Some(1),
             ends_max: Some(0),
             lead_moves_ms_max: Some(50),
+            data_bytes_max: Some(9),
             ..Limits::default()
         };
-        let kept = Seen { gap_ms: 100, after_heal_ms: 9_999, elections: 1, ends: 0, lead_moves_ms: 50 };
+        let kept = Seen { gap_ms: 100, after_heal_ms: 9_999, elections: 1, ends: 0, lead_moves_ms: 50, data_bytes: 9 };
         assert_eq!(limits.passed(&kept), [""; 0]);
-        let broken = Seen { gap_ms: 101, after_heal_ms: 0, elections: 2, ends: 1, lead_moves_ms: 51 };
-        assert_eq!(limits.passed(&broken).len(), 4);
+        let broken = Seen { gap_ms: 101, after_heal_ms: 0, elections: 2, ends: 1, lead_moves_ms: 51, data_bytes: 10 };
+        assert_eq!(limits.passed(&broken).len(), 5);
     }
 }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::body;
 use crate::history_file::HistoryFile;
 use crate::incidents::Incidents;
-use crate::levels::Levels;
+use crate::levels::{Level, Levels};
 
 /// Sends under way at once grow with the rate: a fifth of a second's worth.
 const SENDERS_MIN: u64 = 8;
@@ -207,7 +207,7 @@ impl Workload {
 
 impl Shared {
     /// Sends one message after the other: of one process at most one is under way.
-    async fn send(self: Arc<Shared>, process: String, producer: Arc<Producer>, is_fifo: bool, level: AckLevel) {
+    async fn send(self: Arc<Shared>, process: String, producer: Arc<Producer>, is_fifo: bool, level: Level) {
         let topic = if is_fifo { &self.config.fifo_topic } else { &self.config.topic };
         loop {
             let slot = self.take_slot();
@@ -224,12 +224,15 @@ impl Shared {
             if is_fifo {
                 message = message.with_message_group(process.clone());
             }
-            if level > self.config.levels.lowest() {
-                message = message.with_ack(level);
+            if level.ack > self.config.levels.lowest() {
+                message = message.with_ack(level.ack);
+            }
+            if level.flush > self.config.levels.flush {
+                message = message.with_flush(level.flush);
             }
             let result = producer.send(message).await;
             let (kind, ack) = match &result {
-                Ok(receipt) => (EventKind::Ok, Some(ack_of(topic, receipt, level))),
+                Ok(receipt) => (EventKind::Ok, Some(ack_of(topic, receipt, level.ack))),
                 Err(SendError::Unknown { .. }) => (EventKind::Unknown, None),
                 Err(SendError::NotStored { .. } | SendError::Rejected { .. }) => (EventKind::Fail, None),
             };
@@ -239,7 +242,7 @@ impl Shared {
                 Ok(_) => {
                     self.acked.fetch_add(1, Ordering::Relaxed);
                     if !tally.received.contains(&number) {
-                        let is_early = level == AckLevel::Async;
+                        let is_early = level.ack == AckLevel::Async;
                         let waits = if is_early { &mut tally.outstanding_early } else { &mut tally.outstanding };
                         waits.insert(number);
                     }

@@ -32,6 +32,7 @@ impl Story {
             disturbed: None,
             problem: None,
             notes: Vec::new(),
+            kept_up_to: None,
         };
         let settings = Settings {
             seed: 1,
@@ -44,6 +45,7 @@ impl Story {
             scenario: None,
             levels: Levels::default(),
             limits: Limits::default(),
+            broker: Vec::new(),
         };
         let record = RunRecord {
             settings,
@@ -52,6 +54,7 @@ impl Story {
             incidents: Vec::new(),
             calls: CallCounts::default(),
             kept_aside: None,
+            data_bytes: 0,
             load_started_ns: 0,
             load_ended_ns: 100,
             total_ms: 1,

@@ -26,6 +26,8 @@ pub const PAGE_BYTES: usize = 4_096;
 pub const MAGIC: u64 = 0x464c_4f54_5348_494d;
 /// Names the page's file to the process.
 pub const PAGE_VARIABLE: &str = "FLOTILLA_SHIM_PAGE";
+/// Names the file that is read in place of the system's own id of the boot.
+pub const BOOT_VARIABLE: &str = "FLOTILLA_SHIM_BOOT";
 /// Names the folder whose files may be hurt.
 pub const DATA_VARIABLE: &str = "FLOTILLA_SHIM_DATA";
 

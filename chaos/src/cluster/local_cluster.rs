@@ -56,6 +56,8 @@ pub struct Rig {
     pub shim: Option<PathBuf>,
     /// A file system of so many bytes for each, see [`Volume`]; needs root.
     pub volume_bytes: Option<u64>,
+    /// Lines of each replica's settings file.
+    pub settings: Vec<String>,
 }
 
 /// Why the cluster could not be started or a replica not be hurt or healed.
@@ -160,9 +162,11 @@ impl LocalCluster {
                 arguments.extend(["--replica".to_owned(), format!("{member}={},{peer}", address(1 + other))]);
             }
             arguments.extend(common_arguments(&config));
-            if rig.volume_bytes.is_some() {
+            if rig.volume_bytes.is_some() || !rig.settings.is_empty() {
                 let settings = config.dir.join(SETTINGS_FILE);
-                std::fs::write(&settings, NOTHING_IS_LET_GO).map_err(LocalClusterError::Settings)?;
+                let kept = if rig.volume_bytes.is_some() { NOTHING_IS_LET_GO } else { "" };
+                let lines: String = rig.settings.iter().map(|line| format!("{line}\n")).collect();
+                std::fs::write(&settings, format!("{kept}{lines}")).map_err(LocalClusterError::Settings)?;
                 arguments.extend(["--config".to_owned(), settings.display().to_string()]);
             }
             let volume = match rig.volume_bytes {
@@ -287,8 +291,16 @@ impl LocalCluster {
         Ok(())
     }
 
+    /// From its next start on a replica joins a group that is there, and founds none.
+    pub fn set_joining(&mut self, node: u64) {
+        let arguments = &mut self.replica(node).arguments;
+        if !arguments.iter().any(|argument| argument == "--join") {
+            arguments.push("--join".to_owned());
+        }
+    }
+
     /// Makes a replica's machine whole, dead or alive: no orders stand, its disk has room, writes, and does not wait. A
-    /// replica whose file system must be mounted anew is killed. Does not start it.
+    /// replica whose file system must be mounted anew is killed, and its machine has booted since. Does not start it.
     ///
     /// # Errors
     /// If the system refuses.
@@ -304,6 +316,9 @@ impl LocalCluster {
         }
         if volume.needs_renewal() {
             self.kill(node).await?;
+            if let Some(shim) = self.shim(node) {
+                shim.boot().map_err(LocalClusterError::Shim)?;
+            }
         }
         let volume = self.volume(node)?;
         volume.renew().await?;

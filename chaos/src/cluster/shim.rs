@@ -11,13 +11,15 @@ use std::path::{Path, PathBuf};
 mod orders;
 
 pub use orders::Place;
-use orders::{DATA_VARIABLE, MAGIC, PAGE_BYTES, PAGE_VARIABLE};
+use orders::{BOOT_VARIABLE, DATA_VARIABLE, MAGIC, PAGE_BYTES, PAGE_VARIABLE};
 
 /// One process's page of orders. It outlives the process: the next one on the same data obeys it too.
 #[derive(Debug)]
 pub struct Shim {
     library: PathBuf,
     path: PathBuf,
+    /// What the process takes for the id of its machine's boot.
+    boot: PathBuf,
     data: PathBuf,
     page: File,
 }
@@ -28,7 +30,19 @@ impl Shim {
         let page = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
         page.set_len(PAGE_BYTES as u64)?;
         page.write_all_at(&MAGIC.to_le_bytes(), Place::Magic as u64)?;
-        Ok(Shim { library: library.to_owned(), path: path.to_owned(), data: data.to_owned(), page })
+        let boot = path.with_extension("boot");
+        std::fs::write(&boot, "boot-1\n")?;
+        Ok(Shim { library: library.to_owned(), path: path.to_owned(), boot, data: data.to_owned(), page })
+    }
+
+    /// The machine has booted: the next process finds another id.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn boot(&self) -> io::Result<()> {
+        let before = std::fs::read_to_string(&self.boot)?;
+        let count = before.trim().rsplit_once('-').and_then(|(_, count)| count.parse().ok()).unwrap_or(0_u64);
+        std::fs::write(&self.boot, format!("boot-{}\n", count + 1))
     }
 
     /// What the process must find in its environment.
@@ -37,6 +51,7 @@ impl Shim {
             ("LD_PRELOAD".to_owned(), self.library.clone().into()),
             (PAGE_VARIABLE.to_owned(), self.path.clone().into()),
             (DATA_VARIABLE.to_owned(), self.data.clone().into()),
+            (BOOT_VARIABLE.to_owned(), self.boot.clone().into()),
         ]
     }
 
@@ -92,6 +107,8 @@ mod tests {
         shim.clear().unwrap();
         assert_eq!((shim.get(Place::SyncErrno), shim.get(Place::ClockOffsetNs)), (0, 0));
         assert_eq!((shim.get(Place::Magic), shim.obeyed()), (MAGIC, 3));
-        assert_eq!(shim.environment().len(), 3);
+        assert_eq!(shim.environment().len(), 4);
+        shim.boot().unwrap();
+        assert_eq!(std::fs::read_to_string(dir.path().join("page.boot")).unwrap(), "boot-2\n");
     }
 }

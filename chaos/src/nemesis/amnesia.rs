@@ -25,10 +25,7 @@ impl Nemesis for Amnesia {
         field.runtime.sleep(AWAY).await;
         let nodes = field.cluster.nodes();
         field.cluster.kill_all(&nodes).await?;
-        for name in ["log", "store"] {
-            let path = field.cluster.data(2).join(name);
-            std::fs::remove_dir_all(&path).map_err(|source| FieldError::Io { path: path.clone(), source })?;
-        }
+        field.empty_disks(&[2])?;
         if let Err(error) = field.cluster.restart_all(&[2, 3]).await {
             field.notes.push(super::field::short(&error.to_string()));
         }

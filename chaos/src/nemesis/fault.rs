@@ -45,6 +45,12 @@ pub enum Fault {
     LyingDisk(LyingDisk),
     Rewind(Rewind),
     Amnesia(Amnesia),
+    TailThen(TailThen),
+    MajorityGone(MajorityGone),
+    OnlyDiskGone(OnlyDiskGone),
+    RolledBack(RolledBack),
+    LagShown(LagShown),
+    DeadLetters(DeadLetters),
 }
 
 /// The same for whichever it is.
@@ -87,6 +93,12 @@ macro_rules! with_each {
             Fault::LyingDisk($nemesis) => $work,
             Fault::Rewind($nemesis) => $work,
             Fault::Amnesia($nemesis) => $work,
+            Fault::TailThen($nemesis) => $work,
+            Fault::MajorityGone($nemesis) => $work,
+            Fault::OnlyDiskGone($nemesis) => $work,
+            Fault::RolledBack($nemesis) => $work,
+            Fault::LagShown($nemesis) => $work,
+            Fault::DeadLetters($nemesis) => $work,
         }
     };
 }
@@ -114,7 +126,11 @@ impl Fault {
             Fault::CrashLoop(nemesis) => nemesis.lives_ms.iter().sum::<u64>() + 500,
             Fault::RollingRestart(nemesis) => 1_000 * nemesis.replicas,
             Fault::MembershipChurn(_) => 4_000,
-            Fault::Amnesia(_) => 14_000,
+            Fault::Amnesia(_) | Fault::MajorityGone(_) => 14_000,
+            Fault::RolledBack(nemesis) => nemesis.age_ms + 2_000,
+            Fault::LagShown(nemesis) => 2 * nemesis.within_ms,
+            Fault::DeadLetters(_) => 20_000,
+            Fault::TailThen(_) | Fault::OnlyDiskGone(_) => 1_500,
             Fault::LaggardFirst(nemesis) => nemesis.lag_ms + nemesis.alone_ms + 1_000,
             Fault::HardStop(_) | Fault::PowerLoss(_) | Fault::LyingDisk(_) | Fault::Rewind(_) => 1_500,
             Fault::ReadOnlyDisk(_) | Fault::DeadDisk(_) | Fault::FlipBits(_) | Fault::TornTail(_) => 1_000,

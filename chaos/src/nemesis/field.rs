@@ -5,9 +5,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flotilla_client::{AdminClient, AdminError, Client};
+use flotilla_client::{AdminClient, AdminError, Client, GroupSpec, TopicSpec};
 use flotilla_runtime::{Runtime, Task};
 
+use super::partition::Style;
 use crate::cluster::shim::{Place, Shim};
 use crate::cluster::volume::VolumeError;
 use crate::cluster::{ClusterView, ClusterViewError, Links, LocalCluster, LocalClusterError};
@@ -43,6 +44,39 @@ pub struct Field {
     pub background: BTreeMap<&'static str, Background>,
     /// Bytes as they were before a fault changed them.
     pub saved: Vec<SavedBytes>,
+    /// The replica that is left, and the last entry that it had when it was ordered to go on alone.
+    pub survivor: Option<u64>,
+    /// See `survivor`.
+    pub kept_up_to: Option<u64>,
+    /// What the load needs, and an operator makes anew where it is gone.
+    pub needed: Needed,
+    /// How long a group that is not hurt may be without a leader.
+    pub leader_timeout: Duration,
+}
+
+/// Topics and groups of the load.
+#[derive(Debug, Clone, Default)]
+pub struct Needed {
+    /// Each with its settings.
+    pub topics: Vec<TopicSpec>,
+    /// Each with its settings.
+    pub groups: Vec<GroupSpec>,
+}
+
+impl Needed {
+    /// Makes all of them.
+    ///
+    /// # Errors
+    /// [`AdminError`] of the first that is refused.
+    pub async fn make(&self, admin: &AdminClient) -> Result<(), AdminError> {
+        for topic in &self.topics {
+            admin.create_topic(topic).await?;
+        }
+        for group in &self.groups {
+            admin.create_group(group).await?;
+        }
+        Ok(())
+    }
 }
 
 /// An error that shows the end of a log: what happened, and the last word.
@@ -93,6 +127,9 @@ pub enum FieldError {
     /// A replica has nothing that could be hurt so.
     #[error("there is nothing to strike: {0}")]
     Nothing(String),
+    /// The cluster did what it must not.
+    #[error("{0}")]
+    Wrong(String),
     /// A file could not be read or changed.
     #[error("{path}: {source}", path = .path.display())]
     Io {
@@ -114,8 +151,44 @@ impl Field {
     /// Around a running cluster.
     pub fn new(cluster: LocalCluster, view: ClusterView, client: Client, runtime: Runtime) -> Field {
         let admin = client.admin();
-        let (notes, background, saved) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Field { cluster, view, client, admin, runtime, notes, background, saved }
+        Field {
+            cluster,
+            view,
+            client,
+            admin,
+            runtime,
+            notes: Vec::new(),
+            background: BTreeMap::new(),
+            saved: Vec::new(),
+            survivor: None,
+            kept_up_to: None,
+            needed: Needed::default(),
+            leader_timeout: LEADER_TIMEOUT,
+        }
+    }
+
+    /// Whether a replica lives and has, within that time, what is committed.
+    pub(crate) async fn is_whole(&self, node: u64, timeout: Duration) -> bool {
+        !self.cluster.dead_nodes().contains(&node) && self.view.await_caught_up(node, timeout).await.is_ok()
+    }
+
+    /// Removes all that these replicas have stored. They must not run.
+    pub(super) fn empty_disks(&self, nodes: &[u64]) -> Result<(), FieldError> {
+        for node in nodes {
+            for name in ["log", "store"] {
+                let path = self.cluster.data(*node).join(name);
+                std::fs::remove_dir_all(&path).map_err(|source| FieldError::Io { path, source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts these replicas off from all others, or lets all hear each other again.
+    pub(super) fn cut_off(&self, nodes: &[u64], is_hurt: bool) -> Result<(), FieldError> {
+        let rest: Vec<u64> = self.cluster.nodes().into_iter().filter(|node| !nodes.contains(node)).collect();
+        let pairs = nodes.iter().flat_map(|one| rest.iter().map(move |other| (*one, *other)));
+        Style::Reset.apply_to(self.links()?, pairs, is_hurt);
+        Ok(())
     }
 
     /// Who leads now.

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use serde::{Deserialize, Serialize};
 
 use super::field::SavedBytes;
-use super::power_loss::{log_files, tail_of};
+use super::power_loss::{files_of, log_files, tail_of};
 use super::{About, Field, FieldError, Nemesis, Victim};
 use crate::rng::Rng;
 
@@ -15,6 +15,11 @@ pub(super) const SEALED: About = About {
 };
 pub(super) const ACTIVE: About = About {
     what: "one bit changes in the log file that is written to, of a replica that runs or is down meanwhile",
+    heals: "the bit is put back where it still stands; a replica that ended or refused to start is started",
+};
+
+pub(super) const CHECKPOINT: About = About {
+    what: "one bit changes in the newest checkpoint of a replica that is down meanwhile",
     heals: "the bit is put back where it still stands; a replica that ended or refused to start is started",
 };
 
@@ -28,6 +33,8 @@ pub enum FilePart {
     Active,
     /// Vote and marks.
     Vote,
+    /// The newest checkpoint.
+    Checkpoint,
 }
 
 /// A changed bit.
@@ -59,6 +66,7 @@ impl FlipBits {
                 let count = files.len();
                 files.into_iter().nth(self.at_permille as usize * 7 % count.max(1))
             }
+            FilePart::Checkpoint => files_of(field, node, "ckp")?.pop(),
             FilePart::Vote => Some(field.cluster.data(node).join("log/vote-and-marks")),
         };
         let Some(path) = path else {

@@ -12,14 +12,14 @@ use crate::cluster::{ClusterView, LocalCluster, LocalClusterConfig};
 
 /// Makes a script of `tests/stand-in` the program that is started from now on. Never written here: a file that any
 /// process still holds open for writing cannot be run.
-fn use_program(dir: &Path, script: &str) {
+pub(crate) fn use_program(dir: &Path, script: &str) {
     let (program, link) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand-in").join(script), dir.join("next"));
     std::os::unix::fs::symlink(program, &link).unwrap();
     std::fs::rename(link, dir.join("flotilla")).unwrap();
 }
 
 /// Three stand-ins with links between them. Nobody leads, so only what needs no leader can strike by itself.
-async fn field(dir: &Path) -> Field {
+pub(crate) async fn field(dir: &Path) -> Field {
     let (program, runtime) = (dir.join("flotilla"), Runtime::tokio());
     use_program(dir, "lives.sh");
     let config = LocalClusterConfig {
@@ -214,5 +214,34 @@ async fn a_replica_that_ends_by_itself_is_noticed_once() {
     assert!(fallen[0].1.to_string().contains("70"), "{}", fallen[0].1);
     assert!(field.cluster.take_fallen().is_empty());
     assert_eq!(field.cluster.dead_nodes(), [2]);
+    field.cluster.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn drills_cut_off_set_back_and_empty_what_they_say_and_heal() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut field = field(dir.path()).await;
+    field.cut_off(&[1], true).unwrap();
+    assert!(!is_whole(&mut field));
+    field.cut_off(&[1], false).unwrap();
+    assert!(is_whole(&mut field));
+
+    let file = field.cluster.data(2).join("log/1.seg");
+    for name in ["log", "store"] {
+        std::fs::create_dir_all(field.cluster.data(2).join(name)).unwrap();
+    }
+    std::fs::write(&file, "old").unwrap();
+    super::rewind::keep_copy(&field, 2).unwrap();
+    std::fs::write(&file, "new").unwrap();
+    super::rewind::set_back(&field, 2).unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "old");
+    field.empty_disks(&[2]).unwrap();
+    assert!(!file.exists() && field.empty_disks(&[2]).is_err(), "there is nothing any more");
+
+    // Nobody was left alone: nobody is ordered to go on.
+    field.cluster.kill(3).await.unwrap();
+    let gone = MajorityGone { survivor: Victim::Leader, lacks_ms: 0, come_back_empty: false };
+    Fault::MajorityGone(gone).heal(&mut field, &[3]).await.unwrap();
+    assert!(is_whole(&mut field));
     field.cluster.end().await.unwrap();
 }

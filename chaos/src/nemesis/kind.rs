@@ -63,6 +63,15 @@ pub enum FaultKind {
     LyingDisk,
     Rewind,
     Amnesia,
+    TailThenKill,
+    TailThenPower,
+    TailThenDisk,
+    MajorityGone,
+    OnlyDiskGone,
+    RolledBack,
+    FlipCheckpoint,
+    LagShown,
+    DeadLetters,
 }
 
 /// What a fault works on: decides which may be active at the same time.
@@ -80,6 +89,20 @@ pub enum Class {
     Edge,
     /// Breaks what the cluster's promises rest on: messages must be lost. Shows that the judges see it.
     Control,
+    /// For plans that are written: messages may go by right, an operator has to act, or it needs its time. Not in `all`.
+    Drill,
+}
+
+impl Class {
+    /// Whether no run has it unless it is named.
+    pub fn is_by_name_only(self) -> bool {
+        matches!(self, Class::Control | Class::Drill)
+    }
+
+    /// Whether a replica may lose by it what it has, or its place among those that serve.
+    pub fn is_solid(self) -> bool {
+        matches!(self, Class::Process | Class::Disk | Class::Control | Class::Drill)
+    }
 }
 
 /// What is known of a kind of fault.
@@ -108,6 +131,10 @@ const fn on_volume(about: About) -> Card {
     Card { needs_volumes: true, ..card(about, Class::Disk) }
 }
 
+const fn drill(about: About) -> Card {
+    Card { needs_links: true, replicas_min: 2, ..card(about, Class::Drill) }
+}
+
 const fn by_shim(about: About, class: Class) -> Card {
     Card { needs_shim: true, ..card(about, class) }
 }
@@ -120,7 +147,7 @@ impl FaultKind {
 
     /// Every fault under which the cluster must keep its promises.
     pub fn all() -> Vec<FaultKind> {
-        FaultKind::every().iter().copied().filter(|kind| kind.card().class != Class::Control).collect()
+        FaultKind::every().iter().copied().filter(|kind| !kind.card().class.is_by_name_only()).collect()
     }
 
     /// What it is, does and needs.
@@ -178,6 +205,15 @@ impl FaultKind {
             }
             FaultKind::Rewind => card(rewind::ABOUT, Class::Control),
             FaultKind::Amnesia => Card { replicas_min: 3, ..card(amnesia::ABOUT, Class::Control) },
+            FaultKind::TailThenKill => drill(tail_then::KILL),
+            FaultKind::TailThenPower => Card { needs_volumes: true, ..drill(tail_then::POWER) },
+            FaultKind::TailThenDisk => drill(tail_then::DISK),
+            FaultKind::MajorityGone => drill(majority_gone::ABOUT),
+            FaultKind::OnlyDiskGone => card(only_disk_gone::ABOUT, Class::Control),
+            FaultKind::FlipCheckpoint => card(flip_bits::CHECKPOINT, Class::Drill),
+            FaultKind::LagShown => Card { replicas_min: 3, ..card(lag_shown::ABOUT, Class::Drill) },
+            FaultKind::DeadLetters => card(dead_letters::ABOUT, Class::Drill),
+            FaultKind::RolledBack => Card { replicas_min: 3, ..card(rolled_back::ABOUT, Class::Drill) },
         }
     }
 
@@ -185,7 +221,6 @@ impl FaultKind {
     /// keep what it has, and a replica that ends because of its disk must be known to do so. Nor one that waits until a replica
     /// has caught up with one that keeps replicas apart: work is done one after the other, so the wait would hold the links.
     pub fn may_join(self, other: FaultKind) -> bool {
-        let solid = |class| matches!(class, Class::Process | Class::Disk | Class::Control);
         let (this, that) = (self.card().class, other.card().class);
         // An operator's calls find the brokers by a namesrv.
         let needs_namesrv = |kind| matches!(kind, FaultKind::MembershipChurn);
@@ -193,10 +228,10 @@ impl FaultKind {
             (waiting.waits_for_catching_up() && matches!(holding.card().class, Class::Network))
                 || (needs_namesrv(waiting) && holding == FaultKind::NamesrvLoss)
         };
-        this != Class::Control
-            && that != Class::Control
+        !this.is_by_name_only()
+            && !that.is_by_name_only()
             && this != that
-            && !(solid(this) && solid(that))
+            && !(this.is_solid() && that.is_solid())
             && !waits_behind(self, other)
             && !waits_behind(other, self)
     }
@@ -268,6 +303,19 @@ impl FaultKind {
             FaultKind::LyingDisk => Fault::LyingDisk(LyingDisk {}),
             FaultKind::Rewind => Fault::Rewind(Rewind {}),
             FaultKind::Amnesia => Fault::Amnesia(Amnesia {}),
+            FaultKind::TailThenKill => Fault::TailThen(TailThen { cut_ms: tail_then::CUT_MS, end: End::Kill }),
+            FaultKind::TailThenPower => Fault::TailThen(TailThen { cut_ms: tail_then::CUT_MS, end: End::Power }),
+            FaultKind::TailThenDisk => Fault::TailThen(TailThen { cut_ms: tail_then::CUT_MS, end: End::Disk }),
+            FaultKind::MajorityGone => {
+                Fault::MajorityGone(MajorityGone { survivor: Victim::Leader, lacks_ms: 0, come_back_empty: false })
+            }
+            FaultKind::OnlyDiskGone => Fault::OnlyDiskGone(OnlyDiskGone {}),
+            FaultKind::FlipCheckpoint => Fault::FlipBits(FlipBits::draw(rng, replicas, FilePart::Checkpoint)),
+            FaultKind::LagShown => Fault::LagShown(LagShown { pick: rng.below(replicas), within_ms: 15_000 }),
+            FaultKind::DeadLetters => Fault::DeadLetters(DeadLetters {}),
+            FaultKind::RolledBack => {
+                Fault::RolledBack(RolledBack { victim: follower(rng), age_ms: rng.magnitude(500, 4_000) })
+            }
         }
     }
 }
@@ -307,7 +355,8 @@ mod tests {
 
     #[test]
     fn controls_are_not_among_all_and_solid_faults_do_not_meet() {
-        assert!(!FaultKind::all().contains(&FaultKind::Rewind));
+        assert!(!FaultKind::all().contains(&FaultKind::Rewind) && !FaultKind::all().contains(&FaultKind::MajorityGone));
+        assert!(!FaultKind::TailThenKill.may_join(FaultKind::NamesrvLoss));
         assert!(FaultKind::KillLeader.may_join(FaultKind::PartitionLeader));
         assert!(FaultKind::WipeDisk.may_join(FaultKind::NamesrvLoss));
         assert!(!FaultKind::KillLeader.may_join(FaultKind::WipeDisk));

@@ -31,10 +31,7 @@ impl Nemesis for MembershipChurn {
         for node in &nodes {
             field.change_member(ReplicaChange::Remove, *node).await?;
             field.cluster.kill(*node).await?;
-            for name in ["log", "store"] {
-                let path = field.cluster.data(*node).join(name);
-                std::fs::remove_dir_all(&path).map_err(|source| FieldError::Io { path, source })?;
-            }
+            field.empty_disks(&[*node])?;
             field.cluster.restart(*node).await?;
         }
         Ok(nodes)
@@ -57,7 +54,7 @@ impl Nemesis for MembershipChurn {
 
 impl Field {
     /// Repeats a change until it is done: a leader that hands over, or that is not found, is no end of it.
-    async fn change_member(&self, change: ReplicaChange, node: u64) -> Result<(), FieldError> {
+    pub(super) async fn change_member(&self, change: ReplicaChange, node: u64) -> Result<(), FieldError> {
         let deadline = self.runtime.now() + CHANGE_TIMEOUT;
         loop {
             let refusal = match self.admin.change_replica(change, node, self.cluster.peer_address(node)).await {
@@ -73,7 +70,7 @@ impl Field {
         }
     }
 
-    async fn await_voter(&self, node: u64) -> Result<(), FieldError> {
+    pub(super) async fn await_voter(&self, node: u64) -> Result<(), FieldError> {
         let deadline = self.runtime.now() + CATCH_UP_TIMEOUT;
         loop {
             let is_voter =

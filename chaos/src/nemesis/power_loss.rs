@@ -60,12 +60,17 @@ impl PowerLoss {
 
 /// A replica's log files in their order, the one that is written to last.
 pub(super) fn log_files(field: &Field, node: u64) -> Result<Vec<PathBuf>, FieldError> {
+    files_of(field, node, "seg")
+}
+
+/// The files of a replica's log folder whose names end so, in their order.
+pub(super) fn files_of(field: &Field, node: u64, ending: &str) -> Result<Vec<PathBuf>, FieldError> {
     let dir = field.cluster.data(node).join("log");
     let error = |source| FieldError::Io { path: dir.clone(), source };
     let mut files = Vec::new();
     for entry in std::fs::read_dir(&dir).map_err(error)? {
         let path = entry.map_err(error)?.path();
-        if path.extension().is_some_and(|extension| extension == "seg") {
+        if path.extension().is_some_and(|extension| extension == ending) {
             files.push(path);
         }
     }

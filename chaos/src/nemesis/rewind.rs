@@ -24,21 +24,14 @@ impl Nemesis for Rewind {
         // Copied while nobody writes: an old state, but a sound one.
         field.cluster.kill_all(&nodes).await?;
         for node in &nodes {
-            let data = field.cluster.data(*node);
-            copy(&data.join("log"), &data.join("log-copy"))?;
-            copy(&data.join("store"), &data.join("store-copy"))?;
+            keep_copy(field, *node)?;
         }
         field.cluster.restart_all(&nodes).await?;
         field.leader().await?;
         field.runtime.sleep(LATER).await;
         field.cluster.kill_all(&nodes).await?;
         for node in &nodes {
-            for name in ["log", "store"] {
-                let data = field.cluster.data(*node);
-                let (path, kept) = (data.join(name), data.join(format!("{name}-copy")));
-                let error = |source| FieldError::Io { path: path.clone(), source };
-                std::fs::remove_dir_all(&path).and_then(|()| std::fs::rename(&kept, &path)).map_err(error)?;
-            }
+            set_back(field, *node)?;
         }
         Ok(nodes)
     }
@@ -46,6 +39,24 @@ impl Nemesis for Rewind {
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
         Ok(field.cluster.restart_all(targets).await?)
     }
+}
+
+/// Keeps a copy of all that a replica has, which must not run, beside it.
+pub(super) fn keep_copy(field: &Field, node: u64) -> Result<(), FieldError> {
+    let data = field.cluster.data(node);
+    copy(&data.join("log"), &data.join("log-copy"))?;
+    copy(&data.join("store"), &data.join("store-copy"))
+}
+
+/// Puts that copy in the place of what a replica has, which must not run.
+pub(super) fn set_back(field: &Field, node: u64) -> Result<(), FieldError> {
+    for name in ["log", "store"] {
+        let data = field.cluster.data(node);
+        let (path, kept) = (data.join(name), data.join(format!("{name}-copy")));
+        let error = |source| FieldError::Io { path: path.clone(), source };
+        std::fs::remove_dir_all(&path).and_then(|()| std::fs::rename(&kept, &path)).map_err(error)?;
+    }
+    Ok(())
 }
 
 /// The files of a folder that has no folders.
