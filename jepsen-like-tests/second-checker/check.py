@@ -25,7 +25,7 @@ HELD_NS = (10_000 * 100 // 105 - 1) * 10**6
 TAKE_WHAT_WAS_WRITTEN = {
     "power-loss-leader", "power-loss-follower", "power-loss-all", "disk-full-leader", "disk-full-follower", "disk-full-all",
     "read-only-disk", "dead-disk", "hung-disk", "flip-sealed", "flip-active", "torn-tail", "wipe-disk", "membership-churn",
-    "lying-disk", "rewind", "amnesia",
+    "lying-disk", "rewind", "amnesia", "tail-then-power", "tail-then-disk", "majority-gone", "only-disk-gone",
 }
 
 
@@ -390,6 +390,7 @@ def passed_limits(run, record):
         "ends_max": sum("ended by itself" in note for fault in record["faults"] for note in fault.get("notes", [])),
         "elections_max": max(terms) - min(terms) if terms else 0,
         "lead_moves_ms_max": max(lead_moves(run, record), default=0),
+        "data_bytes_max": record.get("data_bytes", 0),
     }
     for name, limit in limits.items():
         if values[name] > limit:

@@ -186,6 +186,9 @@ class SecondJudge(unittest.TestCase):
         record = {**RECORD, "kept_aside": 0}
         self.assertEqual(self.judge(good() + early, record)[0], "broken")
         self.assertEqual(self.judge(good() + early, {**record, "kept_aside": 1})[0], "good")
+        gone = copy.deepcopy(record)
+        gone["faults"][0]["kind"] = "tail-then-disk"
+        self.assertEqual(self.judge(good() + early, gone)[0], "good", "nobody is left to count")
         self.assert_found(good() + early + [receive("consumer-1", (2, "1-9"))], "no-lost-ack")
 
     def test_incidents_and_silent_replicas(self):
@@ -222,6 +225,10 @@ class SecondJudge(unittest.TestCase):
         late = copy.deepcopy(record)
         late["load_ended_ns"] = 5
         self.assertEqual(self.judge(good() + [leader(2, 2)], late)[0], "good")
+        for held, right in ((9, True), (10, False)):
+            record = {**copy.deepcopy(RECORD), "data_bytes": held}
+            record["settings"]["limits"] = {"data_bytes_max": 9}
+            self.assertEqual(self.judge(good(), record)[0], "good" if right else "broken", held)
 
     def test_disagreement_with_the_first_judge_is_told(self):
         self.assertEqual(self.judge(good(), report="broken"), 4)
