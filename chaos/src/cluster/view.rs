@@ -13,6 +13,8 @@ use futures::future::join_all;
 
 const CALL_TIMEOUT: Duration = Duration::from_millis(1_000);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// A replica that goes on all the time may take so many times as long as one that stands still.
+const PATIENCE: u32 = 10;
 
 /// Asks every replica by itself; no answer is passed on by another one.
 pub struct ClusterView {
@@ -102,12 +104,14 @@ impl ClusterView {
         }
     }
 
-    /// Waits until a replica has applied what was committed a moment before it was asked.
+    /// Waits until a replica has applied what was committed a moment before it was asked. How long that takes depends on how
+    /// much there is to be sent to it, so it is waited for as long as it goes on.
     ///
     /// # Errors
-    /// If it has not within `timeout`.
+    /// If it applied nothing for `timeout`, or was not there after [`PATIENCE`] times as long.
     pub async fn await_caught_up(&self, node: u64, timeout: Duration) -> Result<(), ClusterViewError> {
-        let deadline = self.runtime.now() + timeout;
+        let began = self.runtime.now();
+        let (mut moved, mut applied_before) = (began, None);
         let mut committed_before: Option<u64> = None;
         loop {
             let statuses = self.statuses().await;
@@ -119,8 +123,12 @@ impl ClusterView {
                 return Ok(());
             }
             committed_before = known().filter_map(|status| status.committed_index).max();
-            if self.runtime.now() >= deadline {
-                return Err(ClusterViewError::Behind { node, waited: timeout, states: text_of(&statuses) });
+            let now = self.runtime.now();
+            if applied > applied_before {
+                (moved, applied_before) = (now, applied);
+            }
+            if now >= moved + timeout || now >= began + timeout * PATIENCE {
+                return Err(ClusterViewError::Behind { node, waited: now - began, states: text_of(&statuses) });
             }
             self.runtime.sleep(POLL_INTERVAL).await;
         }

@@ -167,9 +167,11 @@ impl Field {
         }
     }
 
-    /// Whether a replica lives and has, within that time, what is committed.
+    /// Whether a replica lives, votes, and has, within that time, what is committed.
     pub(crate) async fn is_whole(&self, node: u64, timeout: Duration) -> bool {
-        !self.cluster.dead_nodes().contains(&node) && self.view.await_caught_up(node, timeout).await.is_ok()
+        !self.cluster.dead_nodes().contains(&node)
+            && self.is_voter(node).await
+            && self.view.await_caught_up(node, timeout).await.is_ok()
     }
 
     /// Removes all that these replicas have stored. They must not run.

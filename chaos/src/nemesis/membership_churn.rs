@@ -70,17 +70,23 @@ impl Field {
         }
     }
 
+    /// Waits until a replica votes again.
     pub(super) async fn await_voter(&self, node: u64) -> Result<(), FieldError> {
         let deadline = self.runtime.now() + CATCH_UP_TIMEOUT;
-        loop {
-            let is_voter =
-                self.admin.list_replicas().await.is_ok_and(|group| {
-                    !group.changing && group.replicas.iter().any(|row| row.node == node && row.voter)
-                });
-            if is_voter || self.runtime.now() >= deadline {
-                return Ok(());
+        while !self.is_voter(node).await {
+            if self.runtime.now() >= deadline {
+                return Err(FieldError::Wrong(format!("replica {node} had no vote again within {CATCH_UP_TIMEOUT:?}")));
             }
             self.runtime.sleep(PAUSE).await;
         }
+        Ok(())
+    }
+
+    /// Whether a replica votes by the word of the leader, and no change of members is under way.
+    pub(crate) async fn is_voter(&self, node: u64) -> bool {
+        self.admin
+            .list_replicas()
+            .await
+            .is_ok_and(|group| !group.changing && group.replicas.iter().any(|row| row.node == node && row.voter))
     }
 }

@@ -173,11 +173,19 @@ impl Inner {
     }
 
     async fn run(&self) {
+        // Where no quorum is left, it stays gone, and every look says so.
+        let mut told = None;
         loop {
             self.news.notified().await;
             let suspect = self.heard().suspect.take();
             let Some(suspect) = suspect else { continue };
+            let began = self.runtime.now();
             if let Some(gone) = self.look(suspect).await {
+                if told.replace((gone.leader, gone.term)) != Some((gone.leader, gone.term)) {
+                    let after_ms = (self.runtime.now() - began).as_millis();
+                    let Gone { leader, term, rank } = gone;
+                    tracing::info!(leader = leader.0, term = term.0, rank, after_ms, "leader's process is gone");
+                }
                 self.campaign(gone).await;
             }
         }
@@ -196,8 +204,6 @@ impl Inner {
             if probe == Probe::Refused
                 && let Some(rank) = self.ask_others(suspect, &seen).await
             {
-                let after_ms = (self.runtime.now() - began).as_millis();
-                tracing::info!(leader = suspect.0, term = seen.term.0, rank, after_ms, "leader's process is gone");
                 return Some(Gone { leader: suspect, term: seen.term, rank });
             }
             let is_heard = self
