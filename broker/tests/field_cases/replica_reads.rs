@@ -125,6 +125,56 @@ async fn who_reads_at_a_follower_whose_disk_is_slow_is_not_stuck() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_stays_behind_leaves_what_it_lacks_to_the_leader() {
+    // Less than a link may be silent.
+    const BEHIND: Duration = Duration::from_millis(600);
+    let links = Links::new();
+    let bending = links.clone();
+    let change = move |config: &mut flotilla_broker::BrokerConfig| {
+        config.read_from = ReadFrom::Any;
+        config.read_lag_ms_max = 200;
+        // Nobody is elected because the machine is busy.
+        (config.election_timeout_ms_min, config.election_timeout_ms_max) = (3_000, 5_000);
+        bending.bend(config);
+    };
+    let cluster = Cluster::start_with(3, change).await;
+    let leader = prepared(&cluster).await;
+    let [follower, _] = others(leader);
+    // Whatever the leader tells it comes so much later; its own questions are answered at once.
+    links.delay(leader, follower, BEHIND);
+    let (at_leader, at_follower) = (cluster.client(leader), cluster.client(follower));
+    let passed_on = || reads(&cluster, follower, "passed_on");
+    let (before, deadline) = (passed_on(), cluster.runtime.now() + LONG * 3);
+    let mut next = 10;
+    while passed_on() < before + 10 {
+        assert!(cluster.runtime.now() < deadline, "it has what the leader has");
+        send(&at_leader, next..next + 1).await;
+        let client = if next % 2 == 0 { at_follower.clone() } else { ours(at_follower.clone()) };
+        let pulled = client.pull("g", "orders", next.into(), LONG).await;
+        assert_eq!(pulled.ids(), [format!("m-{next}")], "{pulled:?}");
+        next += 1;
+    }
+    assert_eq!(cluster.leader().await, leader, "it is behind, and disturbs nobody");
+
+    // What it has it hands out itself however far it is behind, and once it keeps up there is nothing to leave to others.
+    let served = reads(&cluster, follower, "served");
+    assert_eq!(at_follower.pull("g", "orders", 0, NOW).await.ids()[..10].len(), 10);
+    assert_eq!(reads(&cluster, follower, "served"), served + 1);
+    links.delay(leader, follower, Duration::ZERO);
+    let deadline = cluster.runtime.now() + LONG;
+    loop {
+        let before = passed_on();
+        let nothing = at_follower.pull("g", "orders", next.into(), NOW).await;
+        assert_eq!((nothing.code, nothing.next), (Code::MessageNotFound as i32, Some(next.into())));
+        if passed_on() == before {
+            break;
+        }
+        assert!(cluster.runtime.now() < deadline, "it does not keep up again");
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_followers_hand_out_while_leaders_are_cut_off_is_never_taken_back() {
     let links = Links::new();
     let bending = links.clone();
