@@ -25,6 +25,14 @@ const LEADERLESS_MAX: Duration = Duration::from_secs(10);
 /// A hand-over that has not worked after so long is tried again, perhaps with another follower.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 
+/// For how long nobody has led, as a replica that may not lead sees it.
+#[derive(Debug, Default)]
+struct Leaderless {
+    since: Option<Instant>,
+    /// So long that it campaigns although it is not fit.
+    is_desperate: bool,
+}
+
 /// Cheap handle; the task ends with the last of them.
 #[derive(Clone)]
 pub(crate) struct LeadGuard {
@@ -118,6 +126,16 @@ impl LeadGuard {
     }
 }
 
+impl Leaderless {
+    /// Takes what one look saw: whether this replica is not fit and nobody leads, and whether it may campaign if that lasts.
+    /// Says whether it is desperate if that has changed.
+    fn look(&mut self, is_leaderless: bool, may_campaign: bool, now: Instant) -> Option<bool> {
+        self.since = is_leaderless.then(|| self.since.unwrap_or(now));
+        let is_desperate = may_campaign && self.since.is_some_and(|since| now >= since + LEADERLESS_MAX);
+        (std::mem::replace(&mut self.is_desperate, is_desperate) != is_desperate).then_some(is_desperate)
+    }
+}
+
 impl Inner {
     fn is_fit(&self) -> bool {
         !self.view.shared.damages.any() && !self.vitals.is_clock_off() && !self.holds_vote()
@@ -148,7 +166,7 @@ impl Inner {
 
     async fn run(&self) {
         let damages = &self.view.shared.damages;
-        let mut leaderless_since: Option<Instant> = None;
+        let mut leaderless = Leaderless::default();
         let (mut was_fit, mut is_stuck) = (true, false);
         while !damages.is_closing() {
             let mut news = std::pin::pin!(damages.news());
@@ -161,17 +179,27 @@ impl Inner {
             }
             let status = self.status.now();
             let now = self.runtime.now();
-            if is_fit || status.leader.is_some() {
-                leaderless_since = None;
+            let is_alone = status.members.len() <= 1;
+            let is_leaderless = !is_fit && status.leader.is_none();
+            match leaderless.look(is_leaderless, !is_alone && !self.holds_vote(), now) {
+                Some(true) => {
+                    tracing::error!(
+                        "lead guard: nobody leads, so this replica campaigns although it is not fit to lead"
+                    );
+                }
+                Some(false) => {
+                    let leader = status.leader.map_or(0, |leader| leader.0);
+                    tracing::warn!(
+                        is_fit,
+                        leader,
+                        "lead guard: this replica campaigns no longer although it is not fit"
+                    );
+                }
+                None => {}
             }
-            let since = *leaderless_since.get_or_insert(now);
-            let is_desperate = !is_fit && status.leader.is_none() && now >= since + LEADERLESS_MAX;
-            let may = is_fit || is_desperate || status.members.len() <= 1;
-            if is_desperate && !self.may_campaign.load(Ordering::Acquire) {
-                tracing::error!("lead guard: nobody leads, so this replica campaigns although it is not fit to lead");
-            }
+            let may = is_fit || is_alone || leaderless.is_desperate;
             self.let_campaign(may);
-            if !is_fit && status.role == Role::Leader && status.members.len() > 1 {
+            if !is_fit && status.role == Role::Leader && !is_alone {
                 let was_begun = self.hand_over().await;
                 if !was_begun && !is_stuck {
                     tracing::error!(
@@ -211,5 +239,27 @@ impl Inner {
         }
         self.runtime.sleep(LOOK_PAUSE * 10).await;
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_an_unfit_replica_campaigns_is_said_once_and_so_is_the_end_of_it() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut leaderless = Leaderless::default();
+        let mut told = Vec::new();
+        // Nobody leads for 30 s, twice, and a leader that is there for one look between them begins it anew.
+        for ms in (0..60_000).step_by(100) {
+            if let Some(is_desperate) = leaderless.look(ms != 30_000, true, at(ms)) {
+                told.push((ms, is_desperate));
+            }
+            assert_eq!(leaderless.is_desperate, matches!(ms, 10_000..30_000 | 40_100..), "{ms}");
+        }
+        assert_eq!(told, [(10_000, true), (30_000, false), (40_100, true)]);
+        assert_eq!(leaderless.look(true, false, at(60_000)), Some(false), "one that holds its vote does not campaign");
+        assert_eq!(leaderless.look(true, true, at(60_100)), Some(true), "it has waited meanwhile");
     }
 }
