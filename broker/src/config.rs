@@ -186,9 +186,9 @@ pub struct BrokerConfig {
     pub topic_sends_max: u64,
     /// Polls of one group that may be under way at this replica at the same time. Default 10,000; at least 1.
     pub group_polls_max: u64,
-    /// Bytes of answers with messages that are made at this replica and that their clients have not read yet; one client (one
-    /// connection, where no client id is told) may have an eighth of them, and 32 MiB in any case. Default 256 MiB; at least
-    /// 32 MiB.
+    /// Bytes of messages in answers that clients have asked this replica for and not read yet, with what polls that it has
+    /// passed on to the leader may bring; one client (one connection, where no client id is told) may have an eighth of them,
+    /// and 32 MiB in any case. Default 256 MiB; at least 32 MiB.
     pub unread_answer_bytes_max: u64,
     /// Commands that may wait for a place in a log entry. Default 50,000; at least 1.
     pub queued_commands_max: u64,

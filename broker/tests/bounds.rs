@@ -9,6 +9,7 @@ use flotilla_proto::admin::{self, DescribeTopicReply};
 use flotilla_proto::client::{Connector as _, ReplyStream, TonicConnector};
 use flotilla_proto::v2::{self, MessageType, QueryRouteRequest};
 use futures::StreamExt as _;
+use futures::future::join_all;
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
@@ -265,6 +266,8 @@ async fn unread_pull(client: &Client, topic: &str) -> ReplyStream<v2::PullMessag
         group: Some(resource("lookers")),
         message_queue: Some(queue(topic, 0)),
         batch_size: 8,
+        // For room, where it is passed on.
+        long_polling_timeout: Some(prost_types::Duration { seconds: 10, nanos: 0 }),
         ..Default::default()
     };
     client.messaging.pull_message(client.options(LONG * 10), request).await.expect("a stream")
@@ -327,22 +330,72 @@ async fn answers_that_a_client_does_not_read_are_bounded_by_their_bytes_and_the_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unread_answers_of_polls_that_are_passed_on_are_counted_where_the_client_is() {
+async fn unread_answers_of_polls_that_are_passed_on_keep_to_the_limit_where_the_client_is() {
     let cluster = Cluster::start_with(3, |config| config.unread_answer_bytes_max = 64 << 20).await;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     let client = cluster.client(leader);
     big_topic(&client).await;
-    let mut greedy = Vec::new();
-    for count in 1..=4 {
-        greedy.push(unread_pull(&named(&cluster, follower, "greedy"), "big").await);
-        wait_until(&cluster, "its answer is counted", || unread(&cluster, follower) > count * 8 * MIB).await;
-    }
+    // 128 MiB are asked for at the same time: all are on their way before the first answer is there.
+    let clients: Vec<Client> = (0..16).map(|_| named(&cluster, follower, "greedy")).collect();
+    let mut greedy = join_all(clients.iter().map(|client| unread_pull(client, "big"))).await;
+    let held = unread(&cluster, follower);
+    assert!(held > 24 * MIB && held <= 32 * MIB, "{held} bytes");
     assert_eq!(unread(&cluster, leader), 0);
     let again = named(&cluster, follower, "greedy");
-    assert_eq!(again.receive("greedy-g", "big", SHORT, LONG).await.code, 42900);
+    let refused = again.receive("greedy-g", "big", SHORT, LONG).await;
+    assert_eq!(refused.code, 42900, "{refused:?}");
     assert_eq!(cluster.client(follower).receive("readers", "big", SHORT, LONG).await.messages.len(), 8);
-    drop(greedy);
+
+    // Who reads gets what was counted, and then there is room again.
+    let mut count = 0;
+    for stream in &mut greedy {
+        while let Some(piece) = stream.next().await {
+            let piece = piece.expect("no error").content;
+            count += usize::from(matches!(piece, Some(v2::pull_message_response::Content::Message(_))));
+        }
+    }
+    assert!((24..=31).contains(&count), "{count} messages of a MiB");
     wait_until(&cluster, "all is given back", || unread(&cluster, follower) == 0).await;
-    assert_eq!(again.receive("greedy-g", "big", SHORT, LONG).await.messages.len(), 8);
+    let received = again.receive("greedy-g", "big", SHORT, LONG).await;
+    assert_eq!(received.messages.len(), 8);
+    let attempts =
+        received.messages.iter().map(|message| message.system_properties.as_ref().map(|p| p.delivery_attempt()));
+    assert!(attempts.into_iter().all(|attempt| attempt == Some(1)), "what was refused was not handed out");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn polls_that_wait_at_the_leader_for_a_follower_hold_little_and_get_what_comes_whatever_its_size() {
+    const WAITING: usize = 200;
+    let cluster = Cluster::start_with(3, |config| config.unread_answer_bytes_max = 64 << 20).await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let at_leader = cluster.client(leader);
+    big_topic(&at_leader).await;
+    at_leader.create_topic("idle", MessageType::Normal, 4).await;
+    let client = named(&cluster, follower, "patient");
+    let waiting: Vec<_> = (0..WAITING)
+        .map(|_| {
+            let client = client.clone();
+            cluster.runtime.spawn("poll", async move { client.receive("idlers", "idle", LONG, LONG * 10).await })
+        })
+        .collect();
+    let forwarded = || scraped(&cluster, follower, "flotilla_forwarded_polls", &[]) as usize;
+    wait_until(&cluster, "they wait at the leader", || forwarded() == WAITING).await;
+    wait_until(&cluster, "and hold a quarter of its part", || unread(&cluster, follower) == 8 * MIB).await;
+    // The same client has room for what is there.
+    let received = client.receive("readers", "big", SHORT, LONG).await;
+    assert_eq!((received.code, received.messages.len()), (OK, 8));
+    for number in 0..12 {
+        let body = vec![b'x'; if number % 2 == 0 { 1 } else { MIB }];
+        let sent = v2::Message { body: body.into(), ..message("idle", &format!("i-{number}"), |_| ()) };
+        assert_eq!(at_leader.send(sent).await.code, OK);
+    }
+    let received = join_all(waiting).await;
+    let mut ids: Vec<String> = received.iter().flat_map(|received| received.as_ref().expect("it ends").ids()).collect();
+    ids.sort_unstable();
+    let mut sent: Vec<String> = (0..12).map(|number| format!("i-{number}")).collect();
+    sent.sort_unstable();
+    assert_eq!(ids, sent, "each came once");
+    wait_until(&cluster, "all is given back", || unread(&cluster, follower) == 0).await;
     cluster.shutdown().await;
 }

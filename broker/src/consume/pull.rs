@@ -15,10 +15,11 @@ use super::filter::Filter;
 use super::frames::{FrameReadError, Frames};
 use super::offsets::{NamedQueue, wire_offset};
 use super::receive::{END_MARGIN, POLL_MIN, filter};
+use crate::edge::answer_room::AnswerRoom;
 use crate::edge::names;
 use crate::edge::query::no_readable_queue;
 use crate::edge::settings::RECEIVE_BATCH;
-use crate::edge::unread::UnreadAnswer;
+use crate::edge::unread::Full;
 use crate::lead::leader_call::{ANSWER_MARGIN, Attempt, LeaderCall, Tried, patience_ends};
 use crate::lead::leadership::Place;
 use crate::replica::Replica;
@@ -96,6 +97,9 @@ impl LeaderCall for PullMessage {
             if replica.runtime.now() >= pull.ends {
                 return Tried::answer(none_in_time(at));
             }
+            if let Some(Err(refusal)) = pull.answer.as_ref().map(AnswerRoom::wait) {
+                return Tried::answer(only(refusal, None));
+            }
             // A group that goes on tells those topics that it has a position in: not those it only reads.
             let wake_at = if is_paused { pull.ends.min(replica.runtime.now() + PAUSED_LOOK) } else { pull.ends };
             // Which of the two it was, and whether it was the time, shows at the next look.
@@ -123,6 +127,11 @@ impl LeaderCall for PullMessage {
 fn wait_of(replica: &Replica, request: &v2::PullMessageRequest) -> Duration {
     let asked = request.long_polling_timeout.as_ref().and_then(ms_of).map(Duration::from_millis);
     asked.unwrap_or(Duration::ZERO).min(Duration::from_millis(replica.config.long_polling_max_ms))
+}
+
+/// Whether a piece of an answer is a message.
+pub fn is_message(response: &v2::PullMessageResponse) -> bool {
+    matches!(response.content, Some(Content::Message(_)))
 }
 
 fn content(content: Content) -> v2::PullMessageResponse {
@@ -162,8 +171,8 @@ pub(super) struct Pull {
     filter: Filter,
     batch: usize,
     pub(super) ends: Instant,
-    /// Where its bytes are counted, if that is here.
-    answer: Option<Arc<UnreadAnswer>>,
+    /// Room for its messages, if they are counted.
+    answer: Option<AnswerRoom>,
 }
 
 /// What one look came to.
@@ -205,7 +214,7 @@ impl Pull {
             filter: filter(request.filter_expression.as_ref(), replica.lanes.compiled())?,
             batch,
             ends: (now + wait_of(replica, request)).min(patience_ends(context, now) - END_MARGIN),
-            answer: UnreadAnswer::current(),
+            answer: AnswerRoom::current(),
         })
     }
 
@@ -248,9 +257,9 @@ impl Pull {
         let mut frames = Frames::new(replica);
         let (mut messages, mut at) = (Vec::new(), from);
         if let Some(answer) = &self.answer {
-            answer.settle(0);
+            answer.clear();
         }
-        let (mut looked, mut bytes) = (0, 0);
+        let (mut looked, mut count, mut bytes) = (0, 0, 0);
         let chunk = if self.filter == Filter::All { self.batch.min(LOOK_CHUNK) } else { LOOK_CHUNK };
         loop {
             let slots = match replica.store.slots(&named.topic, named.queue, at, chunk) {
@@ -262,40 +271,57 @@ impl Pull {
                 }
             };
             if slots.is_empty() {
-                let is_empty = messages.is_empty();
-                return Ok(if is_empty { Look::NothingUpTo(at) } else { Look::Found(messages, at, bytes) });
+                return Ok(if count == 0 { Look::NothingUpTo(at) } else { self.found(messages, at, bytes) });
             }
             for (offset, slot) in slots {
-                let is_full = messages.len() >= self.batch || (!messages.is_empty() && bytes >= ANSWER_BYTES_MAX);
+                let is_full = count >= self.batch || (count > 0 && bytes >= ANSWER_BYTES_MAX);
                 let is_cut = looked >= LOOK_AHEAD_MAX || frames.bytes_read() >= LOOK_BYTES_MAX;
-                if is_full || (is_cut && !messages.is_empty()) {
-                    return Ok(Look::Found(messages, at, bytes));
+                if is_full || (is_cut && count > 0) {
+                    return Ok(self.found(messages, at, bytes));
                 }
                 if is_cut {
                     return Ok(Look::NoneUpTo(at));
                 }
                 looked += 1;
-                if self.filter.may_want(slot.tag_hash) {
-                    match frames.frame(&slot).await {
-                        Ok(frame) if self.filter.wants(&frame) => {
-                            let answer = self.answer.as_ref();
-                            match answer.map(|answer| (answer, answer.take(slot.length.into()))) {
-                                Some((answer, Err(full))) if messages.is_empty() => {
-                                    return Ok(Look::Refused(answer.refusal(full)));
-                                }
-                                Some((_, Err(_))) => return Ok(Look::Found(messages, at, bytes)),
-                                Some((_, Ok(()))) | None => {}
-                            }
-                            bytes += slot.length as usize;
-                            messages.push(self.message(replica, named, offset, &slot, &frame));
-                        }
-                        // The queue begins behind it by now.
-                        Ok(_) | Err(FrameReadError::Trimmed(_)) => {}
-                        Err(error) => return Err(error),
+                let exceeded = self.exceeded();
+                // Of what is not going to be handed out only the size matters, about: it is not read.
+                let frame = if exceeded.is_some() { None } else { self.wanted(&slot, &mut frames).await? };
+                if frame.is_some() || (exceeded.is_some() && self.filter.may_want(slot.tag_hash)) {
+                    match self.answer.as_ref().map(|answer| (answer, answer.take([slot.length]))) {
+                        Some((answer, Err(full))) if count == 0 => return Ok(Look::Refused(answer.refusal(full))),
+                        Some((_, Err(_))) => return Ok(self.found(messages, at, bytes)),
+                        Some((_, Ok(()))) | None => {}
                     }
+                    (count, bytes) = (count + 1, bytes + slot.length as usize);
+                    messages.extend(frame.map(|frame| self.message(replica, named, offset, &slot, &frame)));
                 }
                 at = offset.next();
             }
+        }
+    }
+
+    /// The message of a slot, if the filter wants it.
+    async fn wanted(&self, slot: &Slot, frames: &mut Frames<'_>) -> Result<Option<FrameView>, FrameReadError> {
+        if !self.filter.may_want(slot.tag_hash) {
+            return Ok(None);
+        }
+        match frames.frame(slot).await {
+            Ok(frame) => Ok(self.filter.wants(&frame).then_some(frame)),
+            // The queue begins behind it by now.
+            Err(FrameReadError::Trimmed(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The limit that the messages chosen pass, so that they are not handed out.
+    fn exceeded(&self) -> Option<Full> {
+        self.answer.as_ref().and_then(AnswerRoom::exceeded)
+    }
+
+    fn found(&self, messages: Vec<v2::Message>, next: QueueOffset, bytes: usize) -> Look {
+        match self.answer.as_ref().and_then(|answer| Some((answer, answer.exceeded()?))) {
+            Some((answer, full)) => Look::Refused(answer.refusal(full)),
+            None => Look::Found(messages, next, bytes),
         }
     }
 

@@ -16,9 +16,9 @@ use super::renewal::holder_of;
 use super::round::{Round, Take};
 use super::sql::SqlCache;
 use crate::config::INVISIBLE_MS_MAX;
+use crate::edge::answer_room::AnswerRoom;
 use crate::edge::names;
 use crate::edge::settings::{LONG_POLLING, RECEIVE_BATCH};
-use crate::edge::unread::UnreadAnswer;
 use crate::lead::leader_call::{ANSWER_MARGIN, Attempt, LeaderCall, Tried, patience_ends};
 use crate::lead::leadership::Place;
 use crate::replica::Replica;
@@ -119,6 +119,11 @@ fn only(status: v2::Status) -> peer::ForwardedReceive {
     peer::ForwardedReceive { responses: vec![content(Content::Status(status))] }
 }
 
+/// Whether a piece of an answer is a message.
+pub fn is_message(response: &v2::ReceiveMessageResponse) -> bool {
+    matches!(response.content, Some(Content::Message(_)))
+}
+
 fn content(content: Content) -> v2::ReceiveMessageResponse {
     v2::ReceiveMessageResponse { content: Some(content) }
 }
@@ -173,7 +178,7 @@ impl Poll {
             holder: context.client_id.as_deref().filter(|_| request.auto_renew).map(holder_of),
             is_repeated: attempt.is_repeated || !attempt_id.as_deref().is_some_and(is_own_attempt),
             attempt_id,
-            answer: UnreadAnswer::current(),
+            answer: AnswerRoom::current(),
         };
         let now = replica.runtime.now();
         let ends = (now + wait_of(replica, request)).min(patience_ends(context, now) - END_MARGIN);
@@ -235,6 +240,9 @@ impl Poll {
             let now = replica.runtime.now();
             if now >= self.ends {
                 return Tried::answer(only(status(Code::MessageNotFound, "no message arrived in time")));
+            }
+            if let Some(Err(refusal)) = self.take.answer.as_ref().map(AnswerRoom::wait) {
+                return Tried::answer(only(refusal));
             }
             let log_now_ms = replica.clock.now_ms(attempt.term, &replica.store);
             let wake_at = match replica.store.next_due_ms(group, topic) {

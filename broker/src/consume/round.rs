@@ -8,15 +8,16 @@ use flotilla_proto::status::{Code, status};
 use flotilla_proto::{peer, v2};
 use flotilla_raft_log::Term;
 use flotilla_store::limits::IN_FLIGHT_PER_QUEUE_MAX;
-use flotilla_store::{Command, Granted, Outcome, Rejection, SkipRange, Slot, StoreError};
+use flotilla_store::{AttemptGrants, Command, Granted, Outcome, Rejection, SkipRange, Slot, StoreError};
 use futures::future::join_all;
 
 use super::delivery::Delivery;
 use super::filter::Filter;
 use super::frames::{FrameReadError, Frames};
 use super::lanes::{Hold, Lane};
+use crate::edge::answer_room::AnswerRoom;
 use crate::edge::query::no_readable_queue;
-use crate::edge::unread::{Full, UnreadAnswer};
+use crate::edge::unread::Full;
 use crate::lead::leader_call::{LeaderCall, Tried};
 use crate::produce::send::no_topic;
 use crate::replica::Replica;
@@ -54,8 +55,8 @@ pub struct Take {
     pub attempt_id: Option<String>,
     /// Something may have been handed out under that id before.
     pub is_repeated: bool,
-    /// Where its bytes are counted, if that is here.
-    pub answer: Option<Arc<UnreadAnswer>>,
+    /// Room for its messages, if they are counted.
+    pub answer: Option<AnswerRoom>,
 }
 
 /// What a look came to.
@@ -85,8 +86,8 @@ struct Room {
     bytes: usize,
     /// Bytes that the filter may still read.
     look_bytes: usize,
-    /// Where the bytes of the answer are counted, if that is here.
-    answer: Option<Arc<UnreadAnswer>>,
+    /// Room for the messages, if they are counted.
+    answer: Option<AnswerRoom>,
     /// The limit of unread answers that a message did not fit into.
     full: Option<Full>,
 }
@@ -101,7 +102,7 @@ struct Found {
 }
 
 impl Room {
-    fn new(messages: usize, answer: Option<Arc<UnreadAnswer>>) -> Room {
+    fn new(messages: usize, answer: Option<AnswerRoom>) -> Room {
         Room { messages, bytes: ANSWER_BYTES_MAX, look_bytes: LOOK_BYTES_MAX, answer, full: None }
     }
 
@@ -110,7 +111,7 @@ impl Room {
         if self.messages == 0 || (length as usize > self.bytes && self.bytes < ANSWER_BYTES_MAX) {
             return false;
         }
-        if let Some(Err(full)) = self.answer.as_ref().map(|answer| answer.take(length.into())) {
+        if let Some(Err(full)) = self.answer.as_ref().map(|answer| answer.take([length])) {
             (self.messages, self.full) = (0, Some(full));
             return false;
         }
@@ -167,7 +168,7 @@ impl Take {
         let looked = self.look(replica, term, lane, (info.queue_count, is_last)).await;
         if let (false, Some(answer)) = (matches!(looked, Ok(Round::Got(_))), &self.answer) {
             // It may look again, or wait.
-            answer.settle(0);
+            answer.clear();
         }
         match looked {
             Ok(round) => round,
@@ -193,16 +194,17 @@ impl Take {
         (queue_count, is_last): (u32, bool),
     ) -> Result<Round, LookError> {
         if let Some(attempt_id) = self.attempt_id.as_ref().filter(|_| self.is_repeated) {
-            let queues: Vec<QueueId> = replica
-                .store
-                .attempt(&self.group, &self.topic, attempt_id)
-                .into_iter()
-                .map(|grants| grants.queue)
-                .collect();
-            if !queues.is_empty() {
+            let grants = replica.store.attempt(&self.group, &self.topic, attempt_id);
+            if !grants.is_empty() {
                 // An answer was lost: what that try was given is given again, and nothing else.
-                let plans = queues.into_iter().map(|queue| (None, queue, Plan { offsets: Vec::new(), skip: None }));
-                return self.deliver(replica, term, plans.collect()).await;
+                if let Some(answer) = &self.answer {
+                    let messages = grants.iter().flat_map(|grants| &grants.granted).map(|granted| granted.slot.length);
+                    if let Some(full) = answer.take(messages).err().or(answer.exceeded()) {
+                        return Ok(end(answer.refusal(full)));
+                    }
+                }
+                let again = |grants: AttemptGrants| (None, grants.queue, Plan { offsets: Vec::new(), skip: None });
+                return self.deliver(replica, term, grants.into_iter().map(again).collect()).await;
             }
         }
         let mut plans = Vec::new();
@@ -222,11 +224,14 @@ impl Take {
                 plans.push((Some(hold), queue, plan));
             }
         }
+        if let Some(answer) = &self.answer {
+            let full = if plans.is_empty() { room.full } else { answer.exceeded() };
+            if let Some(full) = full {
+                return Ok(end(answer.refusal(full)));
+            }
+        }
         if plans.is_empty() {
-            return Ok(match (room.full, &self.answer) {
-                (Some(full), Some(answer)) => end(answer.refusal(full)),
-                _ => Round::Nothing,
-            });
+            return Ok(Round::Nothing);
         }
         self.deliver(replica, term, plans).await
     }

@@ -7,6 +7,7 @@ use flotilla_proto::{CallContext, MessageReplies, Messaging, Replies, Reply, v2}
 use flotilla_runtime::BoxFuture;
 use tokio::sync::mpsc;
 
+use super::answer_room::AnswerRoom;
 use super::clients::Client;
 use super::names;
 use super::query::{QueryAssignment, QueryRoute};
@@ -17,10 +18,10 @@ use crate::consume::ack::{AckMessage, ChangeInvisibleDuration};
 use crate::consume::farewell;
 use crate::consume::give_up::ForwardToDeadLetters;
 use crate::consume::offsets::{GetOffset, QueryOffset, UpdateOffset};
-use crate::consume::pull::PullMessage;
+use crate::consume::pull::{self, PullMessage};
 use crate::consume::receipt_handle::ReceiptHandle;
 use crate::consume::receive::{self, ReceiveMessage};
-use crate::consume::replica_read::pull;
+use crate::consume::replica_read;
 use crate::lead::leader_call::{LeaderCall, lead};
 use crate::produce::end_transaction::EndTransaction;
 use crate::produce::held_handle::HeldHandle;
@@ -93,9 +94,14 @@ fn replies<T>(responses: Vec<T>) -> MessageReplies<T> {
     replies.into()
 }
 
-/// The same of what counts as unread until it is taken.
-fn unread_replies<T: prost::Message>(responses: Vec<T>, answer: Arc<UnreadAnswer>) -> MessageReplies<T> {
-    let bytes: usize = responses.iter().map(|response| size_of::<T>() + response.encoded_len()).sum();
+/// The same, of which the messages count as unread until all is taken.
+fn unread_replies<T: prost::Message>(
+    responses: Vec<T>,
+    is_message: impl Fn(&T) -> bool,
+    answer: Arc<UnreadAnswer>,
+) -> MessageReplies<T> {
+    let messages = responses.iter().filter(|response| is_message(response));
+    let bytes: usize = messages.map(|message| size_of::<T>() + message.encoded_len()).sum();
     answer.settle(bytes as u64);
     replies(responses).keeping(answer)
 }
@@ -189,8 +195,9 @@ impl Messaging for Front {
                 Err(status) => return replies(ReceiveMessage::refusal(&request, status).responses),
             };
             receive::name_attempt(&mut request, &self.replica.runtime);
-            let reply = answer.of(lead::<ReceiveMessage>(&self.replica, context, request)).await;
-            unread_replies(reply.body.responses, answer)
+            let room = AnswerRoom::Here(answer.clone());
+            let reply = room.of(lead::<ReceiveMessage>(&self.replica, context, request)).await;
+            unread_replies(reply.body.responses, receive::is_message, answer)
         })
     }
 
@@ -208,8 +215,8 @@ impl Messaging for Front {
                 Ok(answer) => answer,
                 Err(status) => return replies(PullMessage::refusal(&request, status).responses),
             };
-            let pulled = answer.of(pull(&self.replica, context, request)).await;
-            unread_replies(pulled.responses, answer)
+            let pulled = AnswerRoom::Here(answer.clone()).of(replica_read::pull(&self.replica, context, request)).await;
+            unread_replies(pulled.responses, pull::is_message, answer)
         })
     }
 

@@ -1,5 +1,6 @@
 //! The border to clients: names, settings, routes, streams, and the messaging service itself.
 
+pub mod answer_room;
 pub mod clients;
 pub mod front;
 pub mod names;

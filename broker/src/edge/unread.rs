@@ -2,8 +2,8 @@
 //! and of one client, so that who asks and does not read fills neither the memory nor the place of the others.
 //!
 //! An answer is counted where its client's connection is, from the moment that its messages are chosen until its stream
-//! has been read to its end or is dropped. What the leader has made for a poll that another replica passed on is counted
-//! there, when it comes.
+//! has been read to its end or is dropped. A poll that is passed on to the leader holds here what it may bring at most, see
+//! [`super::answer_room`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flotilla_proto::status::{Code, status};
 use flotilla_proto::{CallContext, v2};
+use flotilla_runtime::{Instant, Runtime};
+use tokio::sync::Notify;
 
+use super::answer_room::Grant;
 use super::quotas::client_name;
 use crate::metrics::{Counters, Refused};
 
@@ -19,13 +22,10 @@ use crate::metrics::{Counters, Refused};
 pub const UNREAD_BYTES_MIN: u64 = 32 << 20;
 /// One client may hold this part of the whole.
 const CLIENTS_FULL: u64 = 8;
-/// What an answer adds to a message as it is kept, at most: receipt handle, names, the structure in memory.
-const MESSAGE_EXTRA_BYTES: u64 = 4 << 10;
-
-tokio::task_local! {
-    /// The answer that this call makes; none in calls that another replica passed on.
-    static ANSWER: Arc<UnreadAnswer>;
-}
+/// What a poll that waits at the leader may bring without asking for more: an ordinary batch.
+const WAITING_BYTES: u64 = 256 << 10;
+/// Polls that wait get this only within one part of so many of either limit: the rest is for messages that are there.
+const WAITERS_PART: u64 = 4;
 
 /// What a replica holds.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub struct UnreadAnswers {
     held: Mutex<Held>,
     bytes_max: u64,
     client_bytes_max: u64,
+    /// Told whenever an answer holds less.
+    freed: Notify,
     counters: Arc<Counters>,
 }
 
@@ -65,7 +67,7 @@ impl UnreadAnswers {
     /// Holds nothing yet; `bytes_max` is at least [`UNREAD_BYTES_MIN`].
     pub fn new(bytes_max: u64, counters: Arc<Counters>) -> Arc<UnreadAnswers> {
         let client_bytes_max = (bytes_max / CLIENTS_FULL).max(UNREAD_BYTES_MIN);
-        Arc::new(UnreadAnswers { held: Mutex::default(), bytes_max, client_bytes_max, counters })
+        Arc::new(UnreadAnswers { held: Mutex::default(), bytes_max, client_bytes_max, freed: Notify::new(), counters })
     }
 
     /// Begins the answer of a poll.
@@ -96,25 +98,11 @@ impl UnreadAnswers {
 }
 
 impl UnreadAnswer {
-    /// That of the call which is being executed, if its client's connection is here.
-    pub fn current() -> Option<Arc<UnreadAnswer>> {
-        ANSWER.try_with(Arc::clone).ok()
-    }
-
-    /// Executes a call whose answer this is.
-    pub async fn of<F: Future>(self: &Arc<UnreadAnswer>, call: F) -> F::Output {
-        ANSWER.scope(self.clone(), call).await
-    }
-
-    /// Takes room for a message of so many bytes as it is kept, before it is handed out.
+    /// Holds so many bytes more.
     ///
     /// # Errors
-    /// The limit that it would pass; nothing was taken.
-    pub fn take(&self, message_bytes: u64) -> Result<(), Full> {
-        self.grow(message_bytes + MESSAGE_EXTRA_BYTES)
-    }
-
-    fn grow(&self, bytes: u64) -> Result<(), Full> {
+    /// The limit that they would pass; nothing was taken.
+    pub fn grow(&self, bytes: u64) -> Result<(), Full> {
         let mut held = self.answers.lock();
         if self.of_client(&held) + bytes > self.answers.client_bytes_max {
             return Err(Full::Client);
@@ -124,6 +112,53 @@ impl UnreadAnswer {
         }
         self.set(&mut held, self.bytes.load(Ordering::Relaxed) + bytes);
         Ok(())
+    }
+
+    /// Holds what this poll takes along that may wait at the leader: little, and nothing when much is held already.
+    pub fn grant_to_wait(&self) -> Grant {
+        let mut held = self.answers.lock();
+        let (client_bytes, bytes) = self.of_others(&held);
+        let has_room = client_bytes + WAITING_BYTES <= self.answers.client_bytes_max / WAITERS_PART
+            && bytes + WAITING_BYTES <= self.answers.bytes_max / WAITERS_PART;
+        let bytes = if has_room { WAITING_BYTES } else { 0 };
+        self.set(&mut held, bytes);
+        Grant { bytes, is_at_once: false }
+    }
+
+    /// Holds what this poll takes along next that has come back and wants so much, 0 if it wants to wait. Waits for room until
+    /// `ends`: many that waited for one message may want it at the same time, and all but one give the room back at once.
+    ///
+    /// # Errors
+    /// The limit that leaves no room: none at all, or not for the one message that was too much the last time.
+    pub async fn grant_until(&self, runtime: &Runtime, wanted: u64, last: Grant, ends: Instant) -> Result<Grant, Full> {
+        loop {
+            let mut freed = std::pin::pin!(self.answers.freed.notified());
+            // Enlisted before the look, so that what is given back in between is not missed.
+            freed.as_mut().enable();
+            match self.grant(wanted, last) {
+                Err(_) if runtime.now() < ends => {}
+                granted => return granted,
+            }
+            let _ = runtime.timeout_at(ends, freed).await;
+        }
+    }
+
+    fn grant(&self, wanted: u64, last: Grant) -> Result<Grant, Full> {
+        if wanted == 0 {
+            return Ok(self.grant_to_wait());
+        }
+        let mut held = self.answers.lock();
+        let (client_bytes, bytes) = self.of_others(&held);
+        let of_client = self.answers.client_bytes_max.saturating_sub(client_bytes);
+        let of_all = self.answers.bytes_max.saturating_sub(bytes);
+        let room = of_client.min(of_all);
+        if room == 0 || (last.is_at_once && room < wanted) {
+            self.set(&mut held, 0);
+            return Err(if of_client <= of_all { Full::Client } else { Full::Replica });
+        }
+        let bytes = wanted.min(room);
+        self.set(&mut held, bytes);
+        Ok(Grant { bytes, is_at_once: true })
     }
 
     /// Holds so many bytes from now on: what the answer really is, be it more than there is room for.
@@ -157,6 +192,12 @@ impl UnreadAnswer {
         status(Code::TooManyRequests, text)
     }
 
+    /// What other answers hold: those of the client, and all.
+    fn of_others(&self, held: &Held) -> (u64, u64) {
+        let own = self.bytes.load(Ordering::Relaxed);
+        (self.of_client(held).saturating_sub(own), held.bytes - own)
+    }
+
     fn of_client(&self, held: &Held) -> u64 {
         self.client.as_ref().and_then(|client| held.clients.get(client)).copied().unwrap_or(0)
     }
@@ -165,6 +206,9 @@ impl UnreadAnswer {
         // Only under the lock.
         let before = self.bytes.swap(bytes, Ordering::Relaxed);
         held.bytes = held.bytes - before + bytes;
+        if bytes < before {
+            self.answers.freed.notify_waiters();
+        }
         let Some(client) = &self.client else { return };
         match held.clients.get_mut(client) {
             Some(of_client) => *of_client = *of_client - before + bytes,
@@ -185,8 +229,6 @@ impl Drop for UnreadAnswer {
 
 #[cfg(test)]
 mod tests {
-    use flotilla_runtime::Instant;
-
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -199,14 +241,14 @@ mod tests {
     fn one_that_reads_nothing_has_its_part_and_the_others_have_theirs() {
         let answers = UnreadAnswers::new(512 * MIB, Arc::new(Counters::new(1)));
         let answer = open(&answers, "a").expect("room");
-        answer.take(63 * MIB).expect("room");
-        assert_eq!(answer.take(MIB), Err(Full::Client), "64 MiB, an eighth, with what a message brings along");
+        answer.grow(63 * MIB).expect("room");
+        assert_eq!(answer.grow(MIB + 1), Err(Full::Client), "64 MiB, an eighth");
         let status = answer.refusal(Full::Client);
         assert_eq!(status.code, 42900);
-        assert!(status.message.contains("client 'a' has answers of 66064384 bytes"), "{}", status.message);
+        assert!(status.message.contains("client 'a' has answers of 66060288 bytes"), "{}", status.message);
         assert!(status.message.contains("67108864 are allowed"), "{}", status.message);
-        open(&answers, "b").expect("another one").take(63 * MIB).expect("room");
-        assert_eq!(answers.bytes(), 63 * MIB + MESSAGE_EXTRA_BYTES, "the other one's was dropped");
+        open(&answers, "b").expect("another one").grow(63 * MIB).expect("room");
+        assert_eq!(answers.bytes(), 63 * MIB, "the other one's was dropped");
         answer.settle(64 * MIB);
         assert_eq!(open(&answers, "a").expect_err("nothing fits").code, 42900);
         drop(answer);
@@ -219,13 +261,36 @@ mod tests {
     fn all_together_have_a_limit_too() {
         let answers = UnreadAnswers::new(40 * MIB, Arc::new(Counters::new(1)));
         let first = open(&answers, "a").expect("room");
-        first.take(31 * MIB).expect("at least the largest answer");
+        first.grow(31 * MIB).expect("at least the largest answer");
         let (second, nameless) = (open(&answers, "b").expect("room"), open(&answers, "").expect("room"));
-        nameless.take(8 * MIB).expect("room");
-        assert_eq!(second.take(MIB), Err(Full::Replica));
+        nameless.grow(8 * MIB).expect("room");
+        assert_eq!(second.grow(2 * MIB), Err(Full::Replica));
         assert!(second.refusal(Full::Replica).message.contains("41943040 are allowed"));
         nameless.settle(0);
-        second.take(MIB).expect("room again");
+        second.grow(2 * MIB).expect("room again");
         assert_eq!(answers.counters.refusals(Refused::UnreadFull), 1);
+    }
+
+    #[test]
+    fn polls_that_wait_elsewhere_hold_a_part_of_the_room_and_what_is_there_gets_the_rest() {
+        let answers = UnreadAnswers::new(512 * MIB, Arc::new(Counters::new(1)));
+        let waiting: Vec<_> = (0..100).map(|_| open(&answers, "a").expect("room")).collect();
+        let granted: u64 = waiting.iter().map(|answer| answer.grant_to_wait().bytes).sum();
+        assert_eq!((granted, answers.bytes()), (16 * MIB, 16 * MIB), "a quarter of the client's 64");
+        assert_eq!(waiting[0].grant_to_wait().bytes, WAITING_BYTES, "its own is not counted twice");
+        assert_eq!(open(&answers, "b").expect("room").grant_to_wait().bytes, WAITING_BYTES);
+
+        let last = Grant { bytes: 0, is_at_once: false };
+        let first = waiting[99].grant(20 * MIB, last).expect("room");
+        assert_eq!(first, Grant { bytes: 20 * MIB, is_at_once: true });
+        let second = waiting[98].grant(40 * MIB, last).expect("room for a part");
+        assert_eq!((second.bytes, answers.bytes()), (28 * MIB, 64 * MIB));
+        assert_eq!(waiting[97].grant(1, last), Err(Full::Client));
+        assert_eq!(waiting[98].grant(29 * MIB, second), Err(Full::Client), "one message that does not fit");
+        assert_eq!(answers.bytes(), 36 * MIB, "who is refused holds nothing");
+        assert_eq!(waiting[99].grant(0, first), Ok(last), "it waits, and others have taken what waiting ones may");
+        assert_eq!(answers.bytes(), 16 * MIB);
+        drop(waiting);
+        assert_eq!(answers.bytes(), 0);
     }
 }

@@ -13,8 +13,9 @@ use flotilla_runtime::{Instant, Runtime};
 use prost::Message as _;
 
 use super::budget::Budget;
-use super::leader_call::{Attempt, LeaderCall, REFUSED_PAUSE, Tried, execute_until, patience_ends};
+use super::leader_call::{ANSWER_MARGIN, Attempt, LeaderCall, REFUSED_PAUSE, Tried, execute_until, patience_ends};
 use super::leadership::Place;
+use crate::edge::answer_room::{AnswerRoom, GrantedAnswer};
 use crate::peer::book::PeerBook;
 use crate::replica::Replica;
 
@@ -26,6 +27,10 @@ const WAY_BACK: Duration = Duration::from_millis(30);
 const UNKNOWN: &str = "x-flotilla-unknown";
 /// Metadata of a call that may have been executed before.
 const REPEATED: &str = "x-flotilla-repeated";
+/// Metadata of a poll: the room for its messages, a [`crate::edge::answer_room::Grant`].
+const ROOM: &str = "x-flotilla-answer-room";
+/// Metadata of an answer: the poll was not executed for want of room, and wants so many bytes; 0 if it wants to wait.
+const WANTED: &str = "x-flotilla-answer-wants";
 /// The client's metadata that services look at.
 const PASSED_ON: [&str; 6] = [
     metadata::CLIENT_ID,
@@ -109,40 +114,62 @@ impl Forwarder {
                 return Tried::answer(C::refusal(request, status));
             }
         };
-        let timeout = ends - now;
         let mut metadata = passed_on(context);
         if is_repeated {
             metadata.insert(REPEATED.to_owned(), "true".to_owned());
         }
-        let forwarded = peer::ForwardRequest {
-            method: C::METHOD.to_owned(),
-            metadata,
-            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-            body: Bytes::from(request.encode_to_vec()),
-            hops: HOPS_MAX,
-            seal: None,
+        let answer = AnswerRoom::current_here().filter(|_| C::IS_POLL);
+        let mut grant = answer.as_ref().map(|answer| answer.grant_to_wait());
+        let tried = loop {
+            let timeout = ends - self.runtime.now();
+            metadata.extend(grant.map(|grant| (ROOM.to_owned(), grant.to_string())));
+            let forwarded = peer::ForwardRequest {
+                method: C::METHOD.to_owned(),
+                metadata: metadata.clone(),
+                timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+                body: Bytes::from(request.encode_to_vec()),
+                hops: HOPS_MAX,
+                seal: None,
+            };
+            let told = match C::IS_POLL {
+                true => peer.forward_poll(forwarded, timeout),
+                false => peer.forward(forwarded, timeout),
+            };
+            let response = match told.await {
+                Ok(response) => response,
+                Err(error) => break self.failed(leader, &error),
+            };
+            self.answered(leader);
+            let (Some(wanted), Some(last), Some(answer)) = (wanted(&response), grant, &answer) else {
+                break read_response::<C>(request, response);
+            };
+            if self.runtime.now() >= ends {
+                break Tried::NotExecuted { leader: Some(leader) };
+            }
+            // What it is granted it must have the time to use.
+            match answer.grant_until(&self.runtime, wanted, last, ends - ANSWER_MARGIN).await {
+                Ok(next) => grant = Some(next),
+                Err(full) => break Tried::answer(C::refusal(request, answer.refusal(full))),
+            }
         };
-        let answer = match C::IS_POLL {
-            true => peer.forward_poll(forwarded, timeout),
-            false => peer.forward(forwarded, timeout),
-        };
-        match answer.await {
-            Ok(response) => {
-                self.answered(leader);
-                read_response::<C>(request, response)
-            }
-            Err(CallError::Refused(_)) => {
-                let until = self.runtime.now() + REFUSED_PAUSE;
-                self.refused.lock().expect(LOCK).insert(leader, until);
-                (self.suspect)(leader);
-                Tried::NotExecuted { leader: None }
-            }
-            Err(error) => {
-                if matches!(error, CallError::Broken(_)) {
-                    (self.suspect)(leader);
-                }
-                Tried::Unknown(format!("replica {leader}: {error}"))
-            }
+        if let (Some(answer), Tried::NotExecuted { .. } | Tried::Unknown(_)) = (&answer, &tried) {
+            answer.settle(0);
+        }
+        tried
+    }
+
+    /// What a call came to whose answer did not come.
+    fn failed<A>(&self, leader: NodeId, error: &CallError) -> Tried<A> {
+        if let CallError::Refused(_) = error {
+            let until = self.runtime.now() + REFUSED_PAUSE;
+            self.refused.lock().expect(LOCK).insert(leader, until);
+        }
+        if let CallError::Refused(_) | CallError::Broken(_) = error {
+            (self.suspect)(leader);
+        }
+        match error {
+            CallError::Refused(_) => Tried::NotExecuted { leader: None },
+            error => Tried::Unknown(format!("replica {leader}: {error}")),
         }
     }
 
@@ -169,6 +196,11 @@ const LOCK: &str = "refusal lock is never poisoned: no code panics while holding
 fn passed_on(context: &CallContext) -> BTreeMap<String, String> {
     let value = |name: &&str| context.metadata.get(*name).map(|value| ((*name).to_owned(), value.clone()));
     PASSED_ON.iter().filter_map(value).collect()
+}
+
+/// What the poll wants that was not executed for want of room.
+fn wanted(response: &peer::ForwardResponse) -> Option<u64> {
+    response.metadata.get(WANTED)?.parse().ok()
 }
 
 fn read_response<C: LeaderCall>(request: &C::Request, response: peer::ForwardResponse) -> Tried<C::Answer> {
@@ -229,7 +261,22 @@ pub async fn take_in<C: LeaderCall>(replica: &Arc<Replica>, forwarded: peer::For
     let context = CallContext::new(deadline, String::new(), forwarded.metadata);
     let attempt = Attempt { term, is_repeated: context.metadata.contains_key(REPEATED) };
     let ends = patience_ends(&context, now).max(now + WAY_BACK);
-    match execute_until::<C>(replica, &context, &request, attempt, ends).await {
+    let granted = match context.metadata.get(ROOM).map(|grant| grant.parse().map(GrantedAnswer::new)).transpose() {
+        Ok(granted) => granted,
+        Err(error) => return refused(status(Code::BadRequest, format!("{ROOM} is not understood: {error}"))),
+    };
+    let executing = execute_until::<C>(replica, &context, &request, attempt, ends);
+    let tried = match &granted {
+        Some(granted) => AnswerRoom::Granted(granted.clone()).of(executing).await,
+        None => executing.await,
+    };
+    if let Some(wanted) = granted.and_then(|granted| granted.wanted()) {
+        return peer::ForwardResponse {
+            metadata: BTreeMap::from([(WANTED.to_owned(), wanted.to_string())]),
+            ..Default::default()
+        };
+    }
+    match tried {
         Tried::Answer(reply) => peer::ForwardResponse {
             body: Bytes::from(reply.body.encode_to_vec()),
             metadata: joined(reply.metadata),

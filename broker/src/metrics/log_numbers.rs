@@ -196,7 +196,7 @@ fn write_calls(replica: &Replica, out: &mut Exposition) {
     out.gauge_whole("flotilla_forwarded_polls", help, &[], replica.forwarder.polls_under_way().used().0);
     let help = "Commands that wait for a place in a log entry.";
     out.gauge_whole("flotilla_queued_commands", help, &[], replica.proposer.queued());
-    let help = "Bytes of answers with messages that clients have not read yet.";
+    let help = "Bytes of messages that clients have not read yet, or that the leader may bring for them.";
     out.gauge_whole("flotilla_unread_answer_bytes", help, &[], replica.unread.bytes());
     for cause in Refused::ALL {
         let count = match cause {
