@@ -9,6 +9,7 @@ use flotilla_proto::client::TonicConnector;
 use flotilla_proto::server::{self, Services};
 use flotilla_raft_log::{Disk, OsDisk};
 use flotilla_runtime::{Either, Runtime, Task, select};
+use flotilla_tls::{Link, TlsLinks};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -81,17 +82,22 @@ impl Broker {
         // What the system chose for port 0.
         config.client_listen.set_port(client_address.port());
         config.peer_listen.set_port(peer_address.port());
+        let tls = TlsLinks::start(&config.tls, &runtime)?;
         // From here on the probes are answered: a recovery may take its time.
         let late = Arc::new(LateSource::new(format!("replica {} of {}", config.node, config.group)));
         let metrics = match config.metrics_listen {
-            Some(address) => Some(Endpoint::start(address, vec![late.clone()], &runtime).await?),
+            Some(address) => {
+                let mut sources: Vec<Arc<dyn Source>> = vec![late.clone()];
+                sources.extend(tls_source(&tls, &config));
+                Some(Endpoint::start(address, sources, &runtime).await?)
+            }
             None => None,
         };
-        let connector = Arc::new(TonicConnector::new(runtime.clone()));
+        let connector = Arc::new(TonicConnector::with_tls(runtime.clone(), tls.clone()));
         let node = Node::start(config, runtime.clone(), disk, connector).await?;
         let failure = Arc::new(Failure::default());
-        let clients = serve_clients(&runtime, &node, client_listener, &failure);
-        let for_peers = Services::new(runtime.clone()).with_peer(node.peer());
+        let clients = serve_clients(&runtime, &node, client_listener, &tls, &failure);
+        let for_peers = Services::new(runtime.clone()).with_peer(node.peer()).with_tls(tls.port(Link::Peers));
         let peers = PeerSide::Own(serve(&runtime, peer_listener, for_peers, "peers", failure.clone()));
         late.arrived(node.metrics());
         tracing::info!(%client_address, %peer_address, "serving");
@@ -108,11 +114,11 @@ impl Broker {
         let client_address = bound(&client_listener, config.client_listen, "clients")?;
         config.client_listen.set_port(client_address.port());
         config.peer_listen.set_port(shared.peer_address.port());
-        let Shared { runtime, connector, desk, peer_address } = shared.clone();
+        let Shared { runtime, connector, tls, desk, peer_address } = shared.clone();
         let (cluster, group) = (config.cluster.clone(), config.group.clone());
         let node = Node::start(config, runtime.clone(), disk, connector).await?;
         let failure = Arc::new(Failure::default());
-        let clients = serve_clients(&runtime, &node, client_listener, &failure);
+        let clients = serve_clients(&runtime, &node, client_listener, &tls, &failure);
         let peers = PeerSide::Shared(desk.place(&cluster, &group, node.peer()));
         tracing::info!(group, %client_address, %peer_address, "serving");
         Ok(Broker { node, client_address, peer_address, clients, peers, metrics: None, failure })
@@ -169,8 +175,22 @@ impl Broker {
     }
 }
 
-fn serve_clients(runtime: &Runtime, node: &Node, listener: TcpListener, failure: &Arc<Failure>) -> Serving {
+/// What monitoring is told of the process' TLS, under the names of one of its replicas.
+pub(crate) fn tls_source(tls: &TlsLinks, config: &BrokerConfig) -> Option<Arc<dyn Source>> {
+    let node = config.node.to_string();
+    let (cluster, group) = (config.cluster.as_str(), config.group.as_str());
+    tls.source(&[("cluster", cluster), ("node_type", "broker"), ("node_id", group), ("replica", &node)])
+}
+
+fn serve_clients(
+    runtime: &Runtime,
+    node: &Node,
+    listener: TcpListener,
+    tls: &TlsLinks,
+    failure: &Arc<Failure>,
+) -> Serving {
     let services = Services::new(runtime.clone()).with_messaging(node.messaging()).with_admin(node.admin());
+    let services = services.with_tls(tls.port(Link::Client));
     serve(runtime, listener, services, "clients", failure.clone())
 }
 

@@ -9,6 +9,7 @@ use flotilla_message::{AckLevel, FlushLevel, limits};
 use flotilla_raft_log::{FlushMode, LogConfig, NodeId, RaftTiming};
 use flotilla_store::limits as store_limits;
 use flotilla_store::limits::{GROUPS_MAX, TOPICS_MAX};
+use flotilla_tls::TlsConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::edge::unread::UNREAD_BYTES_MIN;
@@ -223,6 +224,8 @@ pub struct BrokerConfig {
     pub ready_lag_entries_max: u64,
     /// How often the row at each namesrv is renewed, ms. Default 30,000; 100 to 60,000.
     pub namesrv_heartbeat_ms: u64,
+    /// TLS of each link. The files are read at start, and again when they change. Default: none.
+    pub tls: TlsConfig,
 }
 
 /// When a replica confirms an entry to the leader.
@@ -352,6 +355,7 @@ impl Default for BrokerConfig {
             metrics_labels_max: 1_000,
             ready_lag_entries_max: 100_000,
             namesrv_heartbeat_ms: 30_000,
+            tls: TlsConfig::default(),
         }
     }
 }
@@ -412,6 +416,7 @@ impl BrokerConfig {
         self.check_addresses(&mut problems);
         self.check_replicas(&mut problems);
         self.check_numbers(&mut problems);
+        problems.extend(self.tls.problems());
         if self.ack_level == AckLevel::Sync && !self.join && self.voters().len() < 2 {
             problems.push("ack_level is \"sync\", which needs at least two replicas, there is 1".to_owned());
         }

@@ -25,6 +25,9 @@ pub enum StartError {
     /// The metrics port cannot be listened on.
     #[error(transparent)]
     Metrics(#[from] flotilla_metrics::EndpointError),
+    /// Certificates or keys are not usable.
+    #[error(transparent)]
+    Tls(#[from] flotilla_tls::TlsError),
     /// The log did not open.
     #[error(transparent)]
     Log(#[from] OpenError),

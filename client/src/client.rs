@@ -8,6 +8,7 @@ use flotilla_message::{MessageId, TopicName};
 use flotilla_proto::client::{CallOptions, Connector, TonicConnector};
 use flotilla_proto::{Metadata, metadata};
 use flotilla_runtime::{Instant, Runtime, Task};
+use flotilla_tls::TlsLinks;
 
 use crate::admin_client::AdminClient;
 use crate::broadcast_consumer::{BroadcastConsumer, BroadcastError};
@@ -78,10 +79,16 @@ impl Client {
     /// A client over real sockets. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// [`ConfigErrors`] with every invalid setting.
+    /// [`ConfigErrors`] with every invalid setting, certificates and keys that are not usable among them.
     pub fn tonic(config: ClientConfig) -> Result<Client, ConfigErrors> {
+        config.validate()?;
         let runtime = Runtime::tokio();
-        let connector = Arc::new(TonicConnector::new(runtime.clone()));
+        let tls = match &config.tls {
+            Some(credentials) => TlsLinks::of_client(credentials.clone(), &runtime)
+                .map_err(|error| ConfigErrors { problems: vec![error.to_string()] })?,
+            None => TlsLinks::plain(),
+        };
+        let connector = Arc::new(TonicConnector::with_tls(runtime.clone(), tls));
         Client::connect(config, runtime, connector)
     }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flotilla_message::{AckLevel, FlushLevel, GroupName, TopicName};
+use flotilla_tls::Credentials;
 
 /// Where the cluster is, and how patient calls are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,9 @@ pub struct ClientConfig {
     pub send_deadline: Duration,
     /// How often known routes are asked for again. Default 30 s; 100 ms to 1 h.
     pub route_refresh: Duration,
+    /// TLS with everybody: whom to believe, and what to show to who asks for a certificate. The other end's certificate must
+    /// be for the host under which it is called. Files are read again when they change. Default: no TLS.
+    pub tls: Option<Credentials>,
 }
 
 impl Default for ClientConfig {
@@ -35,6 +39,7 @@ impl Default for ClientConfig {
             attempt_timeout: Duration::from_millis(1_500),
             send_deadline: Duration::from_secs(10),
             route_refresh: Duration::from_secs(30),
+            tls: None,
         }
     }
 }

@@ -6,6 +6,8 @@
 //! - the replicas of a group are asked in turn until one serves, within the caller's deadline;
 //! - what runs at once is bounded, and waiting for a place is what a caller feels of it.
 //!
+//! With [`ClientConfig::tls`] every connection has TLS, and goes to nobody whose certificate is not believed.
+//!
 //! Time, tasks, randomness and calls are handed in ([`flotilla_runtime::Runtime`],
 //! [`flotilla_proto::client::Connector`]), so that the same code runs in a simulation.
 //!
@@ -71,6 +73,7 @@ pub use config::{
     PullConsumerConfig, PullStart, PushConsumerConfig, SimpleConsumerConfig,
 };
 pub use consuming::{DeliveryError, ReceiveError};
+pub use flotilla_tls::{Credentials, Identity, Pem};
 pub use outgoing::OutgoingMessage;
 pub use position_file::{PositionFile, PositionFileError};
 pub use producer::{Producer, SendHandle};

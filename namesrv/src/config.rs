@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use flotilla_tls::TlsConfig;
 use serde::{Deserialize, Serialize};
 
 /// Settings of one namesrv. Missing keys take their defaults; unknown keys are refused.
@@ -26,6 +27,8 @@ pub struct NamesrvConfig {
     pub metrics_listen: Option<SocketAddr>,
     /// Most registration connections at once. Default 20,000; 1 to 1,000,000. A further one is refused.
     pub connections_max: usize,
+    /// TLS of this namesrv's port: what the table says of `namesrv`, the rest is for brokers. Default: none.
+    pub tls: TlsConfig,
 }
 
 /// The default port, the one RocketMQ's users know.
@@ -41,6 +44,7 @@ impl Default for NamesrvConfig {
             rows_max: 10_000,
             metrics_listen: None,
             connections_max: 20_000,
+            tls: TlsConfig::default(),
         }
     }
 }
@@ -97,6 +101,7 @@ impl NamesrvConfig {
                 self.expiry_ms, self.heartbeat_interval_ms
             ));
         }
+        problems.extend(self.tls.problems());
         if problems.is_empty() { Ok(()) } else { Err(ConfigErrors { problems }) }
     }
 }

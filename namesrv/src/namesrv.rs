@@ -7,6 +7,7 @@ use std::time::Duration;
 use flotilla_metrics::{Endpoint, EndpointError, Source};
 use flotilla_proto::server::{ServeError, Services, serve};
 use flotilla_runtime::{Runtime, Task};
+use flotilla_tls::{Link, TlsError, TlsLinks};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -22,6 +23,9 @@ pub enum StartError {
     /// The metrics port cannot be listened on.
     #[error(transparent)]
     Metrics(#[from] EndpointError),
+    /// Certificates or keys are not usable.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {}", explain(.address, .source))]
     Bind {
@@ -47,6 +51,8 @@ pub struct Namesrv {
     stop: oneshot::Sender<()>,
     server: Task<Result<(), ServeError>>,
     metrics: Option<Endpoint>,
+    /// Its files are looked at as long as this is here.
+    _tls: TlsLinks,
     _scans: Task<()>,
 }
 
@@ -57,6 +63,7 @@ impl Namesrv {
     /// [`StartError`], which names every invalid setting or the address that could not be bound.
     pub async fn start(config: NamesrvConfig, runtime: Runtime) -> Result<Namesrv, StartError> {
         config.validate()?;
+        let tls = TlsLinks::start(&config.tls, &runtime)?;
         let bound = |source| StartError::Bind { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(bound)?;
         let address = listener.local_addr().map_err(bound)?;
@@ -67,6 +74,7 @@ impl Namesrv {
         let service = NamesrvService::new(config, runtime.clone());
         let (stop, stopped) = oneshot::channel();
         let services = Services::new(runtime.clone()).with_namesrv(Arc::new(service.clone()));
+        let services = services.with_tls(tls.port(Link::Namesrv));
         let served = service.clone();
         let server = runtime.spawn("namesrv server", async move {
             let stop = async move {
@@ -81,14 +89,15 @@ impl Namesrv {
         let scans = runtime.spawn("namesrv scans", async move { scanned.run_scans().await });
         let metrics = match metrics {
             Some((metrics_address, listener)) => {
-                let sources = vec![service.metrics(address.to_string())];
+                let mut sources = vec![service.metrics(address.to_string())];
+                sources.extend(tls.source(&[("node_type", "namesrv"), ("node_id", &address.to_string())]));
                 let served = Endpoint::start_on(listener, sources, &runtime);
                 Some(served.map_err(|source| EndpointError::Listen { address: metrics_address, source })?)
             }
             None => None,
         };
         tracing::info!(%address, "namesrv listens");
-        Ok(Namesrv { service, address, runtime, stop, server, metrics, _scans: scans })
+        Ok(Namesrv { service, address, runtime, stop, server, metrics, _tls: tls, _scans: scans })
     }
 
     /// The address it listens on, with the real port if port 0 was asked for.

@@ -67,7 +67,10 @@ impl Watch {
             lag.look(now, last);
         }
         let symptoms = Symptoms { syncs: replica.log.slow_syncs(), apply_lag: replica.seconds_behind(seen.applied) };
+        // A leader that new connections do not reach, while it reaches the others, would go on and be of use to nobody.
+        let unreachable = replica.peers.own_problem();
         let illness = self.judge.look(now, &symptoms);
+        let illness = unreachable.as_deref().or(illness);
         if replica.fitness.set(illness) {
             replica.log.set_ill(illness.is_some());
             match illness {

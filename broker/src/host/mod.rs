@@ -14,10 +14,11 @@ use flotilla_proto::client::TonicConnector;
 use flotilla_proto::server::Services;
 use flotilla_raft_log::{Disk, OsDisk};
 use flotilla_runtime::{Either, Runtime, Task, select};
+use flotilla_tls::{Link, TlsLinks};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::broker::{Broker, Serving, bound, listen, serve};
+use crate::broker::{Broker, Serving, bound, listen, serve, tls_source};
 use crate::config::BrokerConfig;
 use crate::failure::Failure;
 use crate::start_error::StartError;
@@ -57,6 +58,7 @@ struct Hosted {
 pub(crate) struct Shared {
     pub(crate) runtime: Runtime,
     pub(crate) connector: Arc<TonicConnector>,
+    pub(crate) tls: TlsLinks,
     pub(crate) desk: Arc<PeerDesk>,
     pub(crate) peer_address: SocketAddr,
 }
@@ -90,17 +92,19 @@ impl Host {
         let part =
             |config: &BrokerConfig| Arc::new(LateSource::new(format!("replica {} of {}", config.node, config.group)));
         let sources: Vec<Arc<LateSource>> = configs.iter().map(part).collect();
-        let shown = sources.iter().map(|source| source.clone() as Arc<dyn Source>).collect();
+        let tls = TlsLinks::start(&configs[0].tls, &runtime)?;
+        let mut shown: Vec<_> = sources.iter().map(|source| source.clone() as Arc<dyn Source>).collect();
+        shown.extend(tls_source(&tls, &configs[0]));
         let metrics = match configs[0].metrics_listen {
             Some(address) => Some(Endpoint::start(address, shown, &runtime).await?),
             None => None,
         };
         let desk = Arc::new(PeerDesk::new(runtime.clone()));
-        let connector = Arc::new(TonicConnector::new(runtime.clone()));
-        let shared = Shared { runtime: runtime.clone(), connector, desk: desk.clone(), peer_address };
+        let connector = Arc::new(TonicConnector::with_tls(runtime.clone(), tls.clone()));
+        let shared = Shared { runtime: runtime.clone(), connector, tls: tls.clone(), desk: desk.clone(), peer_address };
         let failure = Arc::new(Failure::default());
         // Before the first replica: it is asked as soon as it is there.
-        let services = Services::new(runtime.clone()).with_peer(desk);
+        let services = Services::new(runtime.clone()).with_peer(desk).with_tls(tls.port(Link::Peers));
         let peers = serve(&runtime, peer_listener, services, "peers", failure.clone());
         let down = Arc::new(AtomicUsize::new(0));
         let count = configs.len();

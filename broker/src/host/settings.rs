@@ -94,6 +94,9 @@ pub fn check_groups(configs: &[BrokerConfig]) -> Result<(), ConfigErrors> {
         if config.metrics_listen != configs[0].metrics_listen {
             tell("metrics_listen differs: the groups of a process share one".to_owned());
         }
+        if config.tls != configs[0].tls {
+            tell("tls differs: the groups of a process share one".to_owned());
+        }
     }
     if problems.is_empty() { Ok(()) } else { Err(ConfigErrors(problems)) }
 }
@@ -159,6 +162,7 @@ mod tests {
             client_listen: first.peer_listen,
             peer_listen: "127.0.0.1:10913".parse().unwrap(),
             metrics_listen: Some("127.0.0.1:5557".parse().unwrap()),
+            tls: flotilla_tls::TlsConfig { reload_interval_ms: 200, ..Default::default() },
             ..first
         });
         let text = check_groups(&configs).unwrap_err().to_string();
@@ -170,6 +174,7 @@ mod tests {
             "is the peers' port",
             "peer_listen is 127.0.0.1:10913",
             "metrics_listen differs",
+            "tls differs",
         ] {
             assert!(text.contains(part), "{part} is missing in: {text}");
         }

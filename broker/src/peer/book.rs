@@ -86,6 +86,11 @@ impl PeerBook {
         self.pages().introduced.insert(node, peer_address.to_owned());
     }
 
+    /// Why the others would refuse connections of this replica and to it, as far as it can tell.
+    pub fn own_problem(&self) -> Option<String> {
+        self.connector.own_problem()
+    }
+
     /// How a replica is reached, if that is known.
     pub fn contact(&self, node: NodeId) -> Option<Contact> {
         self.fixed.get(&node).cloned().or_else(|| self.pages().members.get(&node).cloned().flatten())

@@ -21,7 +21,7 @@ use flotilla_runtime::{Either, Instant, Runtime, Task, select};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::connect_options::topic_name;
+use crate::connect_options::{TlsOptions, topic_name};
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
@@ -59,6 +59,8 @@ pub struct BenchArguments {
     /// Messages under way at once, over all connections
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     in_flight: u32,
+    #[command(flatten)]
+    tls: TlsOptions,
     /// Size of a message's body
     #[arg(long, value_name = "SIZE", default_value = "1024", value_parser = body_size)]
     size: u64,
@@ -162,7 +164,9 @@ pub async fn run(arguments: BenchArguments, runtime: Runtime) -> Result<(), Fail
             run_local(&arguments, replicas, dir.path(), &mut signals, &runtime).await?
         }
         None => {
-            let measuring = measure(&arguments, None, ClientConfig::of_endpoints(arguments.endpoint.clone()), &runtime);
+            let tls = arguments.tls.credentials().map_err(Failure::usage)?;
+            let config = ClientConfig { tls, ..ClientConfig::of_endpoints(arguments.endpoint.clone()) };
+            let measuring = measure(&arguments, None, config, &runtime);
             unless_interrupted(&mut signals, measuring).await?
         }
     };

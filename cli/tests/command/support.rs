@@ -35,7 +35,10 @@ impl Ended {
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
-    command.args(arguments).env_remove("FLOTILLA_LOG").env_remove("FLOTILLA_NAMESRV");
+    command.args(arguments);
+    for name in ["LOG", "NAMESRV", "TLS_CA", "TLS_CERT", "TLS_KEY"] {
+        command.env_remove(format!("FLOTILLA_{name}"));
+    }
     command
 }
 

@@ -4,6 +4,9 @@
     reason = "tests wait for real processes, with the machine's clock and threads of their own"
 )]
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../../tls/tests/support/authority.rs"]
+mod authority;
 mod broadcasting;
 #[path = "../../../broker/tests/support/mod.rs"]
 mod calls;
@@ -21,4 +24,5 @@ mod sending;
 #[path = "../command/support.rs"]
 mod servers;
 mod taking_over;
+mod tls;
 mod two_groups;

@@ -216,4 +216,9 @@ pub trait Connector: Send + Sync + 'static {
     fn namesrv(&self, address: &str) -> Arc<dyn NamesrvCalls>;
     /// A replica's peer port.
     fn peer(&self, address: &str) -> Arc<dyn PeerCalls>;
+
+    /// Why others would refuse connections of this process and to it, as far as it can tell: its certificate has expired.
+    fn own_problem(&self) -> Option<String> {
+        None
+    }
 }

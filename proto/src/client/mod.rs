@@ -5,6 +5,7 @@ mod error;
 mod tonic_calls;
 mod tonic_classify;
 mod tonic_connector;
+mod tonic_dial;
 mod tonic_link;
 mod tonic_peer;
 

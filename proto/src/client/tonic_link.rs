@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use flotilla_runtime::{Instant, Runtime};
+use flotilla_tls::Outgoing as TlsOutgoing;
 use futures::stream::{self, Stream, StreamExt};
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
@@ -17,6 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::tonic_classify::{Outgoing, error_of};
+use super::tonic_dial::Dial;
 use super::{CallError, CallOptions, ReplyStream};
 use crate::server::put_metadata;
 use crate::{CONNECTION_WINDOW_BYTES, MESSAGE_BYTES_MAX, Metadata, Reply, STREAM_WINDOW_BYTES};
@@ -58,8 +60,8 @@ pub(super) struct TonicLink {
 impl TonicLink {
     /// Must be called inside a tokio runtime. An address that is no `host:port` is told by the
     /// first call.
-    pub(super) fn new(address: &str, keepalive: Keepalive, runtime: Runtime) -> TonicLink {
-        TonicLink { runtime, channel: channel_to(address, keepalive) }
+    pub(super) fn new(address: &str, keepalive: Keepalive, tls: Option<TlsOutgoing>, runtime: Runtime) -> TonicLink {
+        TonicLink { runtime, channel: channel_to(address, keepalive, tls) }
     }
 
     pub(super) fn runtime(&self) -> &Runtime {
@@ -167,7 +169,7 @@ impl TonicLink {
     }
 }
 
-fn channel_to(address: &str, keepalive: Keepalive) -> Result<Channel, String> {
+fn channel_to(address: &str, keepalive: Keepalive, tls: Option<TlsOutgoing>) -> Result<Channel, String> {
     let malformed = || format!("{address:?} is no address of the form host:port");
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| malformed())?;
     let uri = endpoint.uri();
@@ -177,14 +179,16 @@ fn channel_to(address: &str, keepalive: Keepalive) -> Result<Channel, String> {
     let endpoint = endpoint
         .user_agent(concat!("flotilla/", env!("CARGO_PKG_VERSION")))
         .map_err(|error| error.to_string())?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keep_alive_interval(keepalive.interval)
         .keep_alive_timeout(keepalive.timeout)
         .keep_alive_while_idle(keepalive.while_idle);
-    Ok(endpoint.connect_lazy())
+    let Some(tls) = tls else {
+        return Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).connect_lazy());
+    };
+    let origin = format!("https://{address}").parse().map_err(|_| malformed())?;
+    Ok(endpoint.origin(origin).connect_with_connector_lazy(Dial::new(address, tls)))
 }
 
 /// Waits for a place in the connection's queue.

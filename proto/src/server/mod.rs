@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flotilla_runtime::Runtime;
+use flotilla_tls::Port;
 
 use crate::{Admin, Messaging, Namesrv, Peer};
 
@@ -34,12 +35,14 @@ pub struct Services {
     pub peer: Option<Arc<dyn Peer>>,
     /// `flotilla.namesrv.v1.Namesrv`.
     pub namesrv: Option<Arc<dyn Namesrv>>,
+    /// How TLS is spoken; without it every connection is plain.
+    pub tls: Option<Port>,
 }
 
 impl Services {
     /// No service yet.
     pub fn new(runtime: Runtime) -> Services {
-        Services { runtime, messaging: None, admin: None, peer: None, namesrv: None }
+        Services { runtime, messaging: None, admin: None, peer: None, namesrv: None, tls: None }
     }
 
     /// Offers the messaging service as well.
@@ -65,6 +68,12 @@ impl Services {
     pub fn with_namesrv(self, namesrv: Arc<dyn Namesrv>) -> Services {
         Services { namesrv: Some(namesrv), ..self }
     }
+
+    /// Takes connections as this port does.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Port>) -> Services {
+        Services { tls, ..self }
+    }
 }
 
 impl fmt::Debug for Services {
@@ -74,6 +83,7 @@ impl fmt::Debug for Services {
             .field("admin", &self.admin.is_some())
             .field("peer", &self.peer.is_some())
             .field("namesrv", &self.namesrv.is_some())
+            .field("tls", &self.tls)
             .finish()
     }
 }

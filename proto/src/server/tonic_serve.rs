@@ -41,7 +41,7 @@ pub async fn serve(
     // Never sent: dropping the sender closes all connections, also when this future is dropped.
     let (close, closed) = oneshot::channel::<()>();
     let closed: BoxFuture<'static, ()> = Box::pin(closed.map(|_| ()));
-    let incoming = accept(listener, runtime.clone(), closed.shared());
+    let incoming = accept(listener, runtime.clone(), services.tls.clone(), closed.shared());
 
     let (stopping, stopped) = oneshot::channel::<()>();
     let graceful = async move {

@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use flotilla_runtime::{BoxFuture, Runtime};
+use flotilla_tls::{IncomingStream, Port};
 use futures::future::{FutureExt, Shared};
 use futures::stream::{self, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::authority::AuthorityFilter;
@@ -22,7 +23,8 @@ pub(super) type Closed = Shared<BoxFuture<'static, ()>>;
 
 /// A connection that breaks as soon as [`Closed`] resolves.
 pub(super) struct Socket {
-    stream: TcpStream,
+    stream: IncomingStream,
+    info: TcpConnectInfo,
     authority: AuthorityFilter,
     closed: Closed,
 }
@@ -31,9 +33,10 @@ pub(super) struct Socket {
 pub(super) fn accept(
     listener: TcpListener,
     runtime: Runtime,
+    tls: Option<Port>,
     closed: Closed,
 ) -> impl Stream<Item = io::Result<Socket>> {
-    stream::unfold((listener, runtime, closed), |(listener, runtime, closed)| async move {
+    stream::unfold((listener, runtime, tls, closed), |(listener, runtime, tls, closed)| async move {
         let stream = loop {
             match listener.accept().await {
                 Ok((stream, _)) => break stream,
@@ -46,10 +49,13 @@ pub(super) fn accept(
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY not set");
         }
-        Some((
-            Ok(Socket { stream, authority: AuthorityFilter::new(), closed: closed.clone() }),
-            (listener, runtime, closed),
-        ))
+        let info = stream.connect_info();
+        let stream = match &tls {
+            Some(port) => port.take(stream),
+            None => IncomingStream::plain(stream),
+        };
+        let socket = Socket { stream, info, authority: AuthorityFilter::new(), closed: closed.clone() };
+        Some((Ok(socket), (listener, runtime, tls, closed)))
     })
 }
 
@@ -102,6 +108,6 @@ impl Connected for Socket {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+        self.info.clone()
     }
 }
