@@ -19,6 +19,14 @@ SHOWN = 20
 NEVER = float("inf")
 # Fewer acknowledged messages than one in so many of what should have been sent prove nothing.
 ACKED_ONE_IN = 20
+# A part of the load that was begun this often, and never once done, proves nothing.
+BEGUN_MIN = 10
+# A topic whose one group gives most messages up, after so many deliveries, and how topics of dead letters begin.
+DOOMED, DOOMED_DELIVERIES_MAX, DEAD_LETTERS = "chaos-doomed", 2, "%DLQ%"
+# Faults after which log time may be ahead of time, and by how much it may be else.
+WRONG_CLOCKS, CLOCKS_WRONG_NS = {"clock-jump", "clock-drift"}, 5 * 10**6
+# So many orders of the calls under way to one register are kept in mind; beyond that nothing is decided.
+ORDERS_MAX = 100_000
 # A consumer has what it takes for 10 s of log time, which runs at most 5 % faster than time and counts milliseconds.
 HELD_NS = (10_000 * 100 // 105 - 1) * 10**6
 # Faults that may take what a replica had written: nobody is left to count what was answered early.
@@ -48,6 +56,10 @@ class Run:
         self.terms = []  # (time, term)
         self.led = []  # (time, who)
         self.states = []  # (replica, applied, digest)
+        self.tasks = []  # [what, value, begun, ended, outcome]
+        self.dead = []  # ids among the dead letters
+        self.came = []  # (id, received, who, attempt, topic) of what consumers and the last look got
+        self.is_clock_wrong = False
 
 
 def queue_of(value):
@@ -102,6 +114,16 @@ def take(run, pending, number, time, process, kind, name, value):
             send[4], send[5] = "acked", value["ack"]
         elif kind == "fail":
             send[4] = "refused"
+    elif name == "task":
+        if kind == "invoke":
+            task = [value["task"], value, time, NEVER, "info"]
+            run.tasks.append(task)
+            pending["task of " + process] = task
+            return
+        task = pending.pop("task of " + process, None)
+        if task is None or task[0] != value["task"]:
+            raise Unusable(f"line {number}: {process} ends a task that it did not begin")
+        task[1], task[3], task[4] = value, time, kind
     elif name == "receive" and kind == "invoke":
         run.asked.setdefault(process, time)
     elif kind != "ok":
@@ -109,7 +131,13 @@ def take(run, pending, number, time, process, kind, name, value):
     elif name == "receive":
         begun = run.asked.pop(process, None)
         for one in value["deliveries"]:
-            run.held.append((queue_of(one["queue"]), one["offset"], one.get("attempt", 1), time, one["consumer"], begun))
+            if one["queue"]["topic"].startswith(DEAD_LETTERS):
+                # It stands a second time, as it should.
+                run.dead.append(one["message_id"])
+                continue
+            run.came.append((one["message_id"], time, one["consumer"], one.get("attempt", 1), one["queue"]["topic"]))
+            if one["queue"]["topic"] != DOOMED:
+                run.held.append((queue_of(one["queue"]), one["offset"], one.get("attempt", 1), time, one["consumer"], begun))
             place = (queue_of(one["queue"]), one["offset"], one["message_id"])
             run.seen.append(place + (one["consumer"], one.get("attempt", 1), len(run.seen)))
     elif name == "look":
@@ -146,9 +174,11 @@ def no_lost_ack(run):
     content = final_content(run)
     final = sorted((queue, offset, message) for queue, slots in content.items() for offset, message in slots.items())
     consumed = sorted({(queue, offset, message) for queue, offset, message, who, _, _ in run.seen if not is_final(who)})
-    for where, found in (("at the end", final), ("among what consumers got", consumed)):
+    # What was given up after answers that got lost need not have come to anybody.
+    kept = [place for place in acked if place[0][0] != DOOMED]
+    for where, found, wanted in (("at the end", final, acked), ("among what consumers got", consumed, kept)):
         at = 0
-        for place in acked:
+        for place in wanted:
             while at < len(found) and found[at] < place:
                 at += 1
             if at == len(found) or found[at] != place:
@@ -314,6 +344,136 @@ def one_leader_per_term(run):
             yield f"term {term} was led by {leaders}"
 
 
+def all_or_nothing(run):
+    """A half message is seen after its commit was asked for, never after a rollback, and once committed stands in a queue."""
+    marks, halves = [], set()
+    for what, value, begun, ended, outcome in run.tasks:
+        if what == "prepare":
+            halves.add(value["message_id"])
+        elif what == "end-transaction":
+            halves.add(value["message_id"])
+            asked, done = ("commit", "committed") if value["commit"] else ("rollback", "rolled back")
+            marks.append((value["message_id"], begun, 0, asked))
+            if outcome == "ok":
+                marks.append((value["message_id"], ended, 1, done))
+    marks += [(message, time, 2, who) for message, time, who, _, _ in run.came if message in halves]
+    final = {message for slots in final_content(run).values() for message in slots.values()}
+    marks.sort()
+    for message, group in groupby(marks, key=lambda mark: mark[0]):
+        story = [(kind, word) for _, _, kind, word in group]
+        said = {word for kind, word in story if kind == 1}
+        if said == {"committed", "rolled back"}:
+            yield f"{message} was committed and rolled back, both acknowledged"
+        if "committed" in said and was_drained(run) and message not in final:
+            yield f"the commit of {message} was acknowledged, and it stands in no queue"
+        is_asked = False
+        for kind, word in story:
+            is_asked |= (kind, word) == (0, "commit")
+            if kind == 2 and not is_asked:
+                yield f"{word} got the half message {message} before its commit was asked for"
+            elif kind == 2 and said == {"rolled back"}:
+                yield f"{word} got {message}, whose rollback was acknowledged"
+
+
+def never_early(run):
+    """A delayed message comes when it is due or later, and does come."""
+    due = sorted((value["message_id"], value["due_ns"], outcome) for what, value, _, _, outcome in run.tasks if what == "delay")
+    # Of each message the first time that a consumer got it.
+    came = sorted((message, time) for message, time, who, _, _ in run.came if not is_final(who))
+    final = sorted({message for slots in final_content(run).values() for message in slots.values()})
+    at = stands = 0
+    for message, due_ns, outcome in due:
+        while at < len(came) and came[at][0] < message:
+            at += 1
+        while stands < len(final) and final[stands] < message:
+            stands += 1
+        if outcome == "ok" and was_drained(run) and (stands == len(final) or final[stands] != message):
+            yield f"{message} was taken to come later, and stands in no queue"
+        if at < len(came) and came[at][0] == message and not run.is_clock_wrong:
+            early = due_ns - came[at][1] - CLOCKS_WRONG_NS
+            if early >= 10**6:
+                yield f"{message} came {early // 10**6} ms before it was due"
+
+
+def dead_letters_complete(run):
+    """What a group gives up stands among its dead letters, after as many deliveries as it allows."""
+    ends = [(message, 0) for message in run.dead]
+    for what, value, _, _, _ in run.tasks:
+        if what == "acknowledge":
+            ends += [(one["message_id"], 0) for one in value["deliveries"]]
+    ends += [(s[0], 1) for s in run.sends if s[4] == "acked" and s[5]["queue"]["topic"] == DOOMED]
+    if was_drained(run):
+        for message, group in groupby(sorted(ends), key=lambda end: end[0]):
+            if next(group)[1] == 1:
+                yield f"{message} was neither acknowledged nor is it among the dead letters"
+        for message, _, who, attempt, topic in run.came:
+            if topic == DOOMED and attempt > DOOMED_DELIVERIES_MAX and not is_final(who):
+                yield f"{message} was delivered a {attempt}th time, beyond what its group allows"
+
+
+def explains(calls):
+    """Whether some order of calls (begun, ended, is a write, value) to one register explains what was read: all orders of
+    those under way are kept in mind from call to call. None: there are too many."""
+    events = sorted([(call[0], 0, at) for at, call in enumerate(calls)] + [(call[1], 1, at) for at, call in enumerate(calls)])
+    orders, under_way = {(None, frozenset())}, set()
+    for _, is_end, at in events:
+        if not is_end:
+            under_way.add(at)
+            continue
+        # A call that ends took effect before, and those under way may have: in every order that the reads allow.
+        reached, waiting = set(orders), list(orders)
+        while waiting:
+            now, done = waiting.pop()
+            for other in under_way - done:
+                _, _, is_write, value = calls[other]
+                if is_write or value == now:
+                    after = (value, done | {other})
+                    if after not in reached:
+                        reached.add(after)
+                        waiting.append(after)
+            if len(reached) > ORDERS_MAX:
+                return None
+        under_way.remove(at)
+        orders = {(now, done - {at}) for now, done in reached if at in done}
+        if not orders:
+            return False
+    return True
+
+
+def linearizable_registers(run):
+    """Each register behaves as one place that is written and read at one instant within each call."""
+    registers = {}
+    for what, value, begun, ended, outcome in run.tasks:
+        if what == "set-register" and outcome != "fail":
+            calls = registers.setdefault(value["register"], [])
+            calls.append([begun, ended if outcome == "ok" else NEVER, True, value["value"]])
+        elif what == "read-register" and outcome == "ok":
+            registers.setdefault(value["register"], []).append([begun, ended, False, value.get("value")])
+    for register, calls in sorted(registers.items()):
+        written = [value for _, _, is_write, value in calls if is_write]
+        if len(set(written)) < len(written):
+            yield f"{register} was given the same value twice: such a history cannot be judged"
+            continue
+        first_read = {}
+        for _, ended, is_write, value in calls:
+            if not is_write:
+                first_read[value] = min(ended, first_read.get(value, NEVER))
+        for call in calls:
+            # A write that nobody confirmed happened before its value was read; and if nobody read it, it need not have.
+            if call[2]:
+                call[1] = min(call[1], first_read.get(call[3], NEVER))
+        calls = [call for call in calls if call[1] != NEVER]
+        # A read that ends before its write begins is explained by nothing.
+        if any(call[1] < call[0] for call in calls):
+            yield f"{register}: a value was read before it was written"
+            continue
+        is_explained = explains(calls)
+        if is_explained is None:
+            yield f"{register}: more than {ORDERS_MAX} orders are possible, it cannot be judged"
+        elif not is_explained:
+            yield f"{register}: no order of its calls explains what was read"
+
+
 PROMISES = {
     "no-lost-ack": no_lost_ack,
     "no-phantom": no_phantom,
@@ -326,6 +486,10 @@ PROMISES = {
     "nothing-taken-back": nothing_taken_back,
     "one-holder": one_holder,
     "one-leader-per-term": one_leader_per_term,
+    "all-or-nothing": all_or_nothing,
+    "never-early": never_early,
+    "dead-letters-complete": dead_letters_complete,
+    "linearizable-registers": linearizable_registers,
 }
 
 
@@ -350,6 +514,20 @@ def void_reasons(run, record):
             yield "no fault had any effect"
     if done and (not acked or acked[-1] <= max(fault["healed_ns"] for fault in done)):
         yield "nothing was acknowledged after the last fault was healed"
+
+
+def idle_parts(run):
+    """Parts of the load that were begun often, and never once done."""
+    parts = (
+        ("no transaction was committed", lambda what, value: what == "end-transaction" and value["commit"]),
+        ("no delayed message was taken", lambda what, value: what == "delay"),
+        ("no register was written", lambda what, value: what == "set-register"),
+        ("no register was read", lambda what, value: what == "read-register"),
+    )
+    for reason, is_it in parts:
+        outcomes = [outcome for what, value, _, _, outcome in run.tasks if is_it(what, value)]
+        if len(outcomes) >= BEGUN_MIN and "ok" not in outcomes:
+            yield f"{reason}, of {len(outcomes)} that were tried"
 
 
 def outages(run, record):
@@ -424,14 +602,16 @@ def set_aside_early(run):
 def judge(directory):
     """(conclusion, findings by promise, incidents, reasons why it is void)."""
     run = read(os.path.join(directory, "history.jsonl"))
-    run.acked_at = sorted(send[3] for send in run.sends if send[4] == "acked")
+    of_load = (send for send in run.sends if send[4] == "acked" and send[5]["queue"]["topic"] != DOOMED)
+    run.acked_at = sorted(send[3] for send in of_load)
     if was_drained(run):
         set_aside_early(run)
     path = os.path.join(directory, "run.json")
     try:
         with open(path, encoding="utf-8") as file:
             record = json.load(file)
-        void = list(void_reasons(run, record))
+        void = list(void_reasons(run, record)) + list(idle_parts(run))
+        run.is_clock_wrong = any("problem" not in fault and fault["kind"] in WRONG_CLOCKS for fault in record["faults"])
         wrong = list(incidents(run, record))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unusable(f"{path}: {error!r}") from error

@@ -7,6 +7,7 @@
 import copy
 import json
 import os
+import random
 import sys
 import tempfile
 import unittest
@@ -39,6 +40,28 @@ def dump(replica, digest="d", applied=9):
 
 def leader(term, who):
     return {"process": "observer", "type": "ok", "f": "leader", "value": {"term": term, "leader": who}}
+
+
+def task(kind, what, process="clerk-1", **value):
+    return {"process": process, "type": kind, "f": "task", "value": {"task": what, **value}}
+
+
+def done(what, process="clerk-1", **value):
+    return [task("invoke", what, process, **value), task("ok", what, process, **value)]
+
+
+def got(who, topic, *places, attempt=1):
+    event = receive(who, *places, attempt=attempt)
+    for one in event["value"]["deliveries"]:
+        one["queue"] = {"topic": topic, "queue": 0}
+    return event
+
+
+def half(message):
+    """A half message, of which nobody knows where it will stand."""
+    return [send("invoke", message, process="teller-1")] + done("prepare", "teller-1", message_id=message) + [
+        send("info", message, process="teller-1")
+    ]
 
 
 def good():
@@ -178,6 +201,102 @@ class SecondJudge(unittest.TestCase):
         # Another leader counted meanwhile.
         early[6] = send("ok", "1-8", 3, term=2)
         self.assertEqual(self.judge(good() + early)[0], "good")
+
+    def test_transactions(self):
+        def end(commit, kind="ok"):
+            value = {"message_id": "1-9", "commit": commit}
+            return [task("invoke", "end-transaction", "teller-1", **value), task(kind, "end-transaction", "teller-1", **value)]
+
+        seen = [got(who, "chaos-transactions", (0, "1-9")) for who in ("consumer-1", "drain-9")]
+        begun = good() + half("1-9")
+        self.assertEqual(self.judge(begun + end(True) + end(True) + seen)[0], "good")
+        self.assertEqual(self.judge(begun + end(False))[0], "good")
+        self.assertEqual(self.judge(begun + end(False) + end(True, "info") + [])[0], "good")
+        for wrong in (seen, seen + end(True), end(False) + seen, end(True), end(True) + end(False) + seen):
+            self.assert_found(begun + wrong, "all-or-nothing")
+        self.assert_found(begun + end(False) + end(True, "info") + seen, "all-or-nothing")
+
+    def test_delayed_messages(self):
+        def delayed(due_ms):
+            begun = good() + [send("invoke", "1-9", process="p"), *done("delay", message_id="1-9", due_ns=due_ms * 10**6)]
+            return begun + [send("info", "1-9", process="p")]
+
+        seen = [got(who, "chaos-delays", (0, "1-9")) for who in ("consumer-1", "drain-9")]
+        self.assertEqual(self.judge(delayed(0) + seen)[0], "good")
+        self.assert_found(delayed(0), "never-early")
+        self.assert_found(delayed(100) + seen, "never-early")
+        record = copy.deepcopy(RECORD)
+        record["faults"][0]["kind"] = "clock-jump"
+        self.assertEqual(self.judge(delayed(100) + seen, record)[0], "good")
+
+    def test_dead_letters(self):
+        queue = {"topic": "chaos-doomed", "queue": 0}
+        ack = {"message_id": "1-9", "ack": {"queue": queue, "offset": 0, "term": 1, "leader": 1}}
+        sent = [send("invoke", "1-9"), {"process": "producer-1", "type": "ok", "f": "send", "value": ack}]
+        drained = [got("drain-9", "chaos-doomed", (0, "1-9"))]
+        letter = [got("drain-dead-letters", "%DLQ%chaos-doomed", (0, "1-9"))]
+        deliveries = receive("d", (0, "1-9"))["value"]["deliveries"]
+        self.assertEqual(self.judge(good() + sent + drained + letter)[0], "good")
+        self.assertEqual(self.judge(good() + sent + drained + done("acknowledge", deliveries=deliveries))[0], "good")
+        self.assert_found(good() + sent + drained, "dead-letters-complete")
+        often = [got("d", "chaos-doomed", (0, "1-9"), attempt=3)]
+        self.assert_found(good() + sent + drained + letter + often, "dead-letters-complete")
+
+    def test_registers(self):
+        def write(value):
+            return done("set-register", register="r", value=value)
+
+        def read(value):
+            return done("read-register", register="r", **({} if value is None else {"value": value}))
+
+        unknown = [task("invoke", "set-register", "clerk-2", register="r", value=3)]
+        right = (read(None) + write(1) + read(1), unknown + write(1) + read(1) + read(3) + read(3), unknown + read(None))
+        for events in right:
+            self.assertEqual(self.judge(good() + events)[0], "good")
+        never = [task("invoke", "set-register", register="r", value=3), task("fail", "set-register", register="r", value=3)]
+        wrong = (
+            read(9), read(9) + write(9), write(1) + read(None), write(1) + write(2) + read(1), write(1) + write(1),
+            unknown + write(1) + read(3) + read(1) + read(3), never + read(3),
+        )
+        for events in wrong:
+            self.assert_found(good() + events, "linearizable-registers")
+
+    def test_registers_as_every_order_says(self):
+        """Small histories at random: it finds an order where trying them all does."""
+        def has_order(calls, now):
+            must = [call for call in calls if call[4] == "ok"]
+            if not must:
+                return True
+            for at, (begun, _, is_write, value, _) in enumerate(calls):
+                if any(other[1] < begun for other in must):
+                    continue
+                rest = calls[:at] + calls[at + 1 :]
+                if (is_write and has_order(rest, value)) or (not is_write and value == now and has_order(rest, now)):
+                    return True
+            return False
+
+        draw, seen = random.Random(7), set()
+        for _ in range(4000):
+            calls = []
+            for number in range(draw.randint(1, 6)):
+                begun, is_write = draw.randint(0, 12), draw.random() < 0.5
+                value = number + 1 if is_write else draw.choice([None, 1, 2, 3, 4])
+                outcome = draw.choice(["ok", "ok", "ok", "info", "fail"])
+                calls.append((begun, begun + draw.randint(0, 8), is_write, value, outcome))
+            run = check.Run()
+            for begun, ended, is_write, value, outcome in calls:
+                told = {"register": "r", "value": value}
+                run.tasks.append(["set-register" if is_write else "read-register", told, begun, ended, outcome])
+            possible = [call for call in calls if call[4] == "ok" or (call[4] == "info" and call[2])]
+            is_found = not list(check.linearizable_registers(run))
+            self.assertEqual(is_found, has_order(possible, None), calls)
+            seen.add(is_found)
+        self.assertEqual(seen, {True, False})
+
+    def test_parts_that_were_never_done_prove_nothing(self):
+        tried = [task(kind, "set-register", register="r", value=n) for n in range(10) for kind in ("invoke", "fail")]
+        self.assertEqual(self.judge(good() + tried)[0], "void")
+        self.assertEqual(self.judge(good() + tried[2:])[0], "good")
 
     def test_what_was_answered_early_may_be_gone_and_is_counted(self):
         early = [send("invoke", "1-9"), send("ok", "1-9", 2)]
