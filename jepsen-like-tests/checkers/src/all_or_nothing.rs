@@ -76,7 +76,11 @@ pub fn find(tasks: &[TaskRun], deliveries: &[Delivery], stored: Option<&BTreeSet
                     ends.rolled_back |= run.is_done();
                 }
             }
-            Task::Acknowledge { .. } | Task::Delay { .. } | Task::AskEnd { .. } => {}
+            Task::Acknowledge { .. }
+            | Task::Delay { .. }
+            | Task::AskEnd { .. }
+            | Task::SetRegister { .. }
+            | Task::ReadRegister { .. } => {}
         }
     }
     let mut findings = Vec::new();

@@ -34,6 +34,7 @@ mod event;
 pub mod fresh_reads;
 mod history;
 pub mod ledger;
+pub mod linearizable_registers;
 pub mod never_early;
 pub mod no_duplicate;
 pub mod no_lost_ack;

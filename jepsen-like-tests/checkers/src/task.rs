@@ -40,6 +40,21 @@ pub enum Task {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         end: Option<u64>,
     },
+    /// A register is given a value that no other write gives it.
+    SetRegister {
+        /// Which.
+        register: String,
+        /// The value.
+        value: u64,
+    },
+    /// A register is read.
+    ReadRegister {
+        /// Which.
+        register: String,
+        /// Only in an `ok`; none there: no value was ever written.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        value: Option<u64>,
+    },
 }
 
 /// How a task ended.

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    History, QueueKey, all_or_nothing, dense_offsets, fresh_reads, no_duplicate, no_lost_ack, no_phantom,
-    nothing_taken_back, one_leader_per_term, one_payload_per_entry, order_per_queue, real_time_order, replicas_agree,
+    History, QueueKey, all_or_nothing, dense_offsets, fresh_reads, linearizable_registers, no_duplicate, no_lost_ack,
+    no_phantom, nothing_taken_back, one_leader_per_term, one_payload_per_entry, order_per_queue, real_time_order,
+    replicas_agree,
 };
 
 /// The properties, one per module.
@@ -50,6 +51,8 @@ pub enum Property {
     /// See [`one_holder`](crate::one_holder). Not part of [`check`]: it must know which deliveries are those of one consumer
     /// group, and how long these are its consumers' own.
     OneHolder,
+    /// See [`linearizable_registers`](crate::linearizable_registers).
+    LinearizableRegisters,
 }
 
 impl std::fmt::Display for Property {
@@ -72,6 +75,7 @@ impl std::fmt::Display for Property {
             Property::ProgressKept => "progress kept",
             Property::FreshReads => "fresh reads",
             Property::OneHolder => "one holder",
+            Property::LinearizableRegisters => "linearizable registers",
         })
     }
 }
@@ -141,6 +145,7 @@ pub fn check(history: &History) -> Verdict {
         (!dumps.is_empty()).then(|| places.iter().map(|(_, _, message_id)| *message_id).collect());
     verdict.add(Property::AllOrNothing, all_or_nothing::find(tasks, deliveries, stored.as_ref()));
     verdict.add(Property::FreshReads, fresh_reads::find(sends, tasks));
+    verdict.add(Property::LinearizableRegisters, linearizable_registers::find(tasks));
     verdict
 }
 
@@ -206,7 +211,7 @@ mod tests {
     fn a_good_history_is_clean_and_each_planted_wrong_is_named() {
         assert_eq!(check(&good()), Verdict::default());
         type Plant = fn(&mut History);
-        let wrongs: [(Property, Plant); 12] = [
+        let wrongs: [(Property, Plant); 13] = [
             (Property::NoLostAck, |h| h.sends.push(acked("c", 2))),
             (Property::NoPhantom, |h| h.sends[1] = refused("b")),
             (Property::NoDuplicate, |h| h.dumps.iter_mut().for_each(|d| d.queues[0].slots[1].message_id = "a".into())),
@@ -223,6 +228,10 @@ mod tests {
                 h.tasks.push(TaskRun::done(Task::Prepare { message_id: "a".into() }, 1, 2));
             }),
             (Property::FreshReads, |h| h.tasks[0].task = Task::AskEnd { queue: queue(), end: Some(1) }),
+            (Property::LinearizableRegisters, |h| {
+                let read = Task::ReadRegister { register: "r".into(), value: Some(1) };
+                h.tasks.push(TaskRun::done(read, 40, 50));
+            }),
         ];
         for (property, plant) in wrongs {
             let mut history = good();

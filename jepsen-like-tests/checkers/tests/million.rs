@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use flotilla_checkers::{
-    Ack, Delivery, Dump, History, QueueDump, QueueKey, Send, SendOutcome, SlotDump, check, one_holder,
-    order_per_message_group, progress_kept,
+    Ack, Delivery, Dump, History, QueueDump, QueueKey, Send, SendOutcome, SlotDump, Task, TaskOutcome, TaskRun, check,
+    linearizable_registers, one_holder, order_per_message_group, progress_kept,
 };
 
 const MESSAGES: u64 = 500_000;
@@ -54,4 +54,36 @@ fn a_million_operations_are_judged_within_a_minute() {
     let took = worked() - begun;
     println!("{} operations were judged in {took:?}", 2 * MESSAGES);
     assert!(took < Duration::from_secs(60), "{took:?}");
+}
+
+/// Half a million writes and as many reads of `registers` registers: four at a time, one write in a hundred of unknown outcome.
+fn calls(registers: u64) -> Vec<TaskRun> {
+    let mut calls = Vec::new();
+    for number in 0..MESSAGES {
+        let (register, at_ns) = (format!("register-{}", number % registers), number / registers * 1_000);
+        let write = Task::SetRegister { register: register.clone(), value: number };
+        let outcome = if number % 100 == 7 { TaskOutcome::Unknown } else { TaskOutcome::Done };
+        let took_ns = 900 + number * 7_919 % 3_000;
+        calls.push(TaskRun { outcome, ..TaskRun::done(write, at_ns, at_ns + took_ns) });
+        let read = Task::ReadRegister { register, value: Some(number) };
+        calls.push(TaskRun::done(read, at_ns + 10, at_ns + 950));
+    }
+    calls
+}
+
+#[test]
+fn a_million_calls_to_registers_are_judged_within_a_minute() {
+    for registers in [1, 1_000] {
+        let mut calls = calls(registers);
+        let begun = worked();
+        assert_eq!(linearizable_registers::find(&calls), []);
+        // What was long overwritten comes back.
+        let last = calls.last().map_or(0, |run| run.completed_ns);
+        let task = Task::ReadRegister { register: "register-0".to_owned(), value: Some(registers) };
+        calls.push(TaskRun::done(task, last + 10_000, last + 10_001));
+        assert!(!linearizable_registers::find(&calls).is_empty());
+        let took = worked() - begun;
+        println!("{} calls to {registers} registers were judged twice in {took:?}", calls.len());
+        assert!(took < Duration::from_secs(60), "{took:?}");
+    }
 }
