@@ -1,14 +1,15 @@
 //! A history in the form of Jepsen's own: EDN, one operation a line, as its checkers of queues and logs read it.
 //!
-//! Two views of the same run: `history.edn` as `jepsen.tests.kafka` has it (`:send` and `:poll` with keys, offsets and
-//! values), `queue.edn` as `total-queue` has it (`:enqueue` and `:dequeue`). Queues become whole numbers (`keys.edn`), so do
+//! Views of the same run: `history.edn` as `jepsen.tests.kafka` has it (`:send` and `:poll` with keys, offsets and
+//! values), `queue.edn` as `total-queue` has it (`:enqueue` and `:dequeue`), `registers.edn` as `jepsen.independent` has
+//! many registers (`:read` and `:write` of `[register value]`). Queues become whole numbers (`keys.edn`), so do
 //! messages: their number in the run, or one below zero for what nobody sent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use flotilla_checkers::{Event, EventKind, History, HistoryError, Operation, QueueKey, SendOutcome};
+use flotilla_checkers::{Event, EventKind, History, HistoryError, Operation, QueueKey, SendOutcome, Task};
 
 /// The files' texts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct Edn {
     pub queue: String,
     /// `keys.edn`.
     pub keys: String,
+    /// `registers.edn`.
+    pub registers: String,
 }
 
 /// Numbers for names, in the order of their first use.
@@ -73,7 +76,7 @@ pub fn edn(events: &[Event]) -> Result<Edn, HistoryError> {
             numbers.places.insert(send.message_id.clone(), ack.queue.clone());
         }
     }
-    let mut edn = Edn::default();
+    let mut edn = Edn { registers: registers(events), ..Edn::default() };
     let (mut history_index, mut queue_index) = (0_u64, 0_u64);
     for event in events {
         let time = event.time_ns;
@@ -157,14 +160,49 @@ pub fn edn(events: &[Event]) -> Result<Edn, HistoryError> {
     Ok(edn)
 }
 
+/// The calls to registers. Jepsen's processes do nothing more after an operation of unknown outcome: who goes on here is
+/// another one there.
+fn registers(events: &[Event]) -> String {
+    let mut numbers = Numbers::default();
+    let mut crashes: BTreeMap<&str, u64> = BTreeMap::new();
+    let (mut text, mut index) = (String::new(), 0);
+    for event in events {
+        let (f, register, value) = match &event.operation {
+            Operation::Task(Task::SetRegister { register, value }) => ("write", register, Some(*value)),
+            Operation::Task(Task::ReadRegister { register, value }) => ("read", register, *value),
+            _ => continue,
+        };
+        let crashed = crashes.entry(&event.process).or_default();
+        let process = numbers.process(&format!("{} {crashed}", event.process));
+        let kind = match event.kind {
+            EventKind::Invoke => "invoke",
+            EventKind::Ok => "ok",
+            EventKind::Fail => "fail",
+            EventKind::Unknown => {
+                *crashed += 1;
+                "info"
+            }
+        };
+        let value = value.map_or("nil".to_owned(), |value| value.to_string());
+        let time = event.time_ns;
+        let _ = writeln!(
+            text,
+            "{{:index {index}, :time {time}, :process {process}, :type :{kind}, :f :{f}, :value [\"{register}\" {value}]}}"
+        );
+        index += 1;
+    }
+    text
+}
+
 impl Edn {
-    /// Writes the three files into a folder.
+    /// Writes the files into a folder.
     ///
     /// # Errors
     /// What the file system answers.
     pub fn write(&self, dir: &Path) -> std::io::Result<()> {
         std::fs::write(dir.join("history.edn"), &self.history)?;
         std::fs::write(dir.join("queue.edn"), &self.queue)?;
+        std::fs::write(dir.join("registers.edn"), &self.registers)?;
         std::fs::write(dir.join("keys.edn"), &self.keys)
     }
 }
@@ -203,5 +241,28 @@ mod tests {
         assert_eq!(edn.queue.lines().count(), 7);
         assert!(edn.queue.contains(":type :ok, :f :dequeue, :value -1}"), "{}", edn.queue);
         assert_eq!(edn.keys, "{0 \"chaos/3\"}\n");
+    }
+
+    #[test]
+    fn calls_to_registers_become_lines_and_a_crashed_process_another_one() {
+        let mut recorder = Recorder::default();
+        let mut record = |at, kind, task| recorder.record(at, "clerk-1", kind, Operation::Task(task));
+        let write = Task::SetRegister { register: "r".into(), value: 7 };
+        let read = |value| Task::ReadRegister { register: "r".into(), value };
+        record(1, EventKind::Invoke, write.clone());
+        record(2, EventKind::Unknown, write);
+        record(3, EventKind::Invoke, read(None));
+        record(4, EventKind::Ok, read(Some(7)));
+        let edn = edn(recorder.events()).unwrap();
+        let lines: Vec<&str> = edn.registers.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "{:index 0, :time 1, :process 0, :type :invoke, :f :write, :value [\"r\" 7]}",
+                "{:index 1, :time 2, :process 0, :type :info, :f :write, :value [\"r\" 7]}",
+                "{:index 2, :time 3, :process 1, :type :invoke, :f :read, :value [\"r\" nil]}",
+                "{:index 3, :time 4, :process 1, :type :ok, :f :read, :value [\"r\" 7]}",
+            ]
+        );
     }
 }

@@ -1,15 +1,19 @@
 //! Holds a stored run against what the cluster promises. Looks at nothing but the files, so it can be asked again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flotilla_checkers::{
     Delivery, Dump, Event, Finding, History, HistoryError, Operation, Property, QueueDump, QueueKey, Report as Counts,
-    SlotDump, check, early_ack, no_lost_ack, one_holder, order_per_message_group, replicas_agree,
+    Send, SlotDump, check, dead_letters_complete, early_ack, never_early, no_lost_ack, one_holder,
+    order_per_message_group, replicas_agree,
 };
 
 use crate::availability::{by_kind, outages};
 use crate::drain::DRAIN_PROCESS;
+use crate::errands::{DEAD_LETTERS, DOOMED, DOOMED_DELIVERIES_MAX};
 use crate::levels::takes_what_was_written;
+use crate::nemesis::Class;
+use crate::parts::{self, Parts};
 use crate::report::{Conclusion, Report};
 use crate::run_record::RunRecord;
 use crate::scenario::Seen;
@@ -25,12 +29,25 @@ const LOG_TIME_FASTER_PERMILLE: u64 = 50;
 pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryError> {
     let mut history = History::from_events(events)?;
     let replicas = std::mem::take(&mut history.dumps);
-    let mut acked_ns: Vec<u64> =
-        history.sends.iter().filter(|send| send.ack().is_some()).map(|send| send.completed_ns).collect();
+    // Dead letters are messages that stand a second time, as they should.
+    let (dead, deliveries): (Vec<Delivery>, Vec<Delivery>) = std::mem::take(&mut history.deliveries)
+        .into_iter()
+        .partition(|seen| seen.queue.topic.starts_with(DEAD_LETTERS));
+    let dead: BTreeSet<String> = dead.into_iter().map(|letter| letter.message_id).collect();
+    history.deliveries = deliveries;
+    let is_doomed = |send: &Send| send.ack().is_some_and(|ack| ack.queue.topic == DOOMED);
+    // Of the load: how little of it proves nothing is known of that only.
+    let of_load = history.sends.iter().filter(|send| send.ack().is_some() && !is_doomed(send));
+    let mut acked_ns: Vec<u64> = of_load.map(|send| send.completed_ns).collect();
     acked_ns.sort_unstable();
     let (drained, consumed): (Vec<Delivery>, Vec<Delivery>) =
         history.deliveries.iter().cloned().partition(|delivery| delivery.consumer.starts_with(DRAIN_PROCESS));
-    let counts = Counts::of(&history.sends, &consumed);
+    let parts = Parts::of(&history, dead.len() as u64);
+    let placed_later = parts::placed_later(&history.tasks);
+    let is_load = |message_id: &str| !placed_later.contains(message_id);
+    let sends: Vec<Send> = history.sends.iter().filter(|send| is_load(&send.message_id)).cloned().collect();
+    let came: Vec<Delivery> = consumed.iter().filter(|seen| is_load(&seen.message_id)).cloned().collect();
+    let counts = Counts::of(&sends, &came);
     let answered_early = history.sends.iter().filter(|send| send.ack().is_some_and(|ack| ack.early)).count() as u64;
 
     // Replicas tell their digests, which cover every queue's content; the content itself was read once, from the group.
@@ -48,13 +65,24 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let disorders = order_per_message_group::find(&history.sends, &consumed);
     add(Property::OrderPerMessageGroup, texts(disorders));
     let held_ns = one_holder::held_ns(INVISIBLE, LOG_TIME_FASTER_PERMILLE);
-    let shared = one_holder::find(&history.sends, &consumed, held_ns);
-    add(Property::OneHolder, texts(shared));
+    let held: Vec<Delivery> = consumed.iter().filter(|seen| seen.queue.topic != DOOMED).cloned().collect();
+    add(Property::OneHolder, texts(one_holder::find(&history.sends, &held, held_ns)));
+    let stored: BTreeSet<&str> = drained.iter().map(|seen| seen.message_id.as_str()).collect();
+    let stored = was_drained.then_some(&stored);
+    let untimely = never_early::find(&history.tasks, &consumed, clocks_wrong_ns(record), stored);
+    add(Property::NeverEarly, texts(untimely));
+    if was_drained {
+        let History { sends, tasks, .. } = &history;
+        let misplaced = dead_letters_complete::find(DOOMED, DOOMED_DELIVERIES_MAX, sends, tasks, &consumed, &dead);
+        add(Property::DeadLettersComplete, texts(misplaced));
+    }
     add(Property::ReplicasAgree, texts(replicas_agree::find(&replicas, true)));
     let has_ended = replicas.len() as u64 == record.settings.replicas;
     if was_drained {
-        // Every consumer group gets every message, not only the one of the last look.
-        add(Property::NoLostAck, texts(no_lost_ack::among_deliveries(&history.sends, &consumed)));
+        // Every consumer group gets every message, not only the one of the last look; but for what a group gave up after
+        // answers that got lost.
+        let sends: Vec<Send> = history.sends.iter().filter(|send| !is_doomed(send)).cloned().collect();
+        add(Property::NoLostAck, texts(no_lost_ack::among_deliveries(&sends, &consumed)));
     }
 
     let mut incidents = record.incidents.clone();
@@ -87,7 +115,8 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let data_bytes = record.data_bytes;
     let seen = Seen { gap_ms, after_heal_ms, elections: under_load, ends, lead_moves_ms, data_bytes };
     incidents.extend(record.settings.limits.passed(&seen));
-    let void = void_reasons(&acked_ns, record);
+    let mut void = void_reasons(&acked_ns, record);
+    void.extend(parts::void_reasons(&history.tasks));
     let conclusion = match (findings.is_empty() && incidents.is_empty(), void.is_empty()) {
         (false, _) => Conclusion::Broken,
         (true, false) => Conclusion::Void,
@@ -107,6 +136,7 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
         received: counts.received,
         redelivered: counts.redelivered,
         calls: record.calls.clone(),
+        parts,
         elections,
         availability: by_kind(&outages),
         outages,
@@ -148,6 +178,16 @@ fn lead_moves_ms(events: &[Event], record: &RunRecord) -> u64 {
         moved.unwrap_or(record.load_ended_ns).saturating_sub(fault.started_ns) / 1_000_000
     });
     took_ms.max().unwrap_or_default()
+}
+
+/// Clocks of one machine, and what is lost in whole milliseconds.
+const CLOCKS_WRONG_NS: u64 = 5_000_000;
+
+/// By how much log time may be ahead of the harness's clock. A replica that starts with a wrong wall clock, and has seen no
+/// other's time, takes it for log time: then nothing can be said.
+fn clocks_wrong_ns(record: &RunRecord) -> u64 {
+    let mut done = record.faults.iter().filter(|fault| fault.problem.is_none());
+    if done.any(|fault| fault.kind.card().class == Class::Clock) { u64::MAX } else { CLOCKS_WRONG_NS }
 }
 
 /// Fewer acknowledged messages than one in so many prove nothing.

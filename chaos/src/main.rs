@@ -114,7 +114,7 @@ fn dispatch(command: Command) -> Result<bool, ChaosError> {
             let edn = flotilla_chaos::export::edn(&events).map_err(ChaosError::History)?;
             let to = to.unwrap_or(dir);
             edn.write(&to).map_err(|source| ChaosError::Write { path: to.clone(), source })?;
-            line(&format!("{} and queue.edn, keys.edn beside it", to.join("history.edn").display()));
+            line(&format!("{} and queue.edn, registers.edn, keys.edn beside it", to.join("history.edn").display()));
             Ok(true)
         }
         Command::Run(options) => {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::availability::{Availability, Outage};
 use crate::conductor::FaultRecord;
+use crate::parts::Parts;
 use crate::run_record::{Settings, Skipped};
 use crate::workload::CallCounts;
 
@@ -57,6 +58,9 @@ pub struct Report {
     pub redelivered: u64,
     /// What their calls came to.
     pub calls: CallCounts,
+    /// What was done beside plain sends.
+    #[serde(default)]
+    pub parts: Parts,
     /// Terms that were seen after the first one.
     pub elections: u64,
     /// Kind by kind.
@@ -111,6 +115,13 @@ impl fmt::Display for Report {
         line("not stored", format!("{} (rejected: {})", self.not_stored, self.calls.rejected))?;
         line("received", format!("{} (again: {})", self.received, self.redelivered))?;
         line("failed calls", format!("{} receives, {} acks", self.calls.receive_failed, self.calls.acks_failed))?;
+        if self.parts != Parts::default() {
+            let Parts { halves, committed, rolled_back, delayed, doomed, dead, written, read } = self.parts;
+            line("transactions", format!("{halves} (committed: {committed}, rolled back: {rolled_back})"))?;
+            line("delayed", delayed.to_string())?;
+            line("dead letters", format!("{dead} (of {doomed} sent)"))?;
+            line("registers", format!("{written} writes, {read} reads"))?;
+        }
         line("elections", self.elections.to_string())?;
         let digest = self.digest.get(..16).unwrap_or(&self.digest);
         line("replicas", format!("applied up to entry {}, digest {digest}", self.applied_index))?;

@@ -10,11 +10,13 @@ use flotilla_client::{AdminError, Client, ClientConfig, ConfigErrors, GroupSpec,
 use flotilla_message::{GroupName, MessageType, TopicName};
 use flotilla_proto::client::TonicConnector;
 use flotilla_runtime::Runtime;
+use futures::future::join;
 
 use crate::abilities::Abilities;
 use crate::cluster::{ClusterView, ClusterViewError, LocalCluster, LocalClusterConfig, LocalClusterError, Rig};
 use crate::conductor::{conduct, revive_fallen};
 use crate::drain::{DrainError, drain};
+use crate::errands::{self, Errands, ErrandsConfig};
 use crate::history_file::HistoryFile;
 use crate::incidents::Incidents;
 use crate::judge::judge;
@@ -92,7 +94,8 @@ pub async fn run(
         log_level: "info,openraft=warn".to_owned(),
         has_links: plan.needs_links(),
     };
-    let messages = settings.rate * plan.duration_ms / 1_000;
+    // The load, and its parts with what these write beside messages.
+    let messages = settings.rate * 2 * plan.duration_ms / 1_000;
     // Where power losses meet a page cache that counts, a machine must be known to have booted since.
     let needs_boots = plan.needs_volumes() && !settings.broker.is_empty();
     let rig = Rig {
@@ -139,6 +142,7 @@ async fn hurt(
         groups: vec![GroupSpec::new(group.clone()), GroupSpec { order: true, ..GroupSpec::new(fifo_group.clone()) }],
     };
     needed.make(&admin).await.map_err(RunError::Prepare)?;
+    errands::prepare(&admin, &levels).await.map_err(RunError::Prepare)?;
 
     let observers = Observers::start(&addresses, &connector, &history, runtime);
     let mut field = Field::new(cluster, view, looking.clone(), runtime.clone());
@@ -146,6 +150,8 @@ async fn hurt(
     let started = runtime.now();
     let (rate, seed) = (settings.rate, settings.seed);
     let (topic_of_load, fifo_topic_of_load) = (topic.clone(), fifo_topic.clone());
+    let errands = ErrandsConfig { rate, seed, topic: topic.clone() };
+    let mut errands = Errands::start(errands, &addresses, &connector, &sending, history.clone(), runtime)?;
     let config =
         WorkloadConfig { topic: topic_of_load, group, fifo_topic: fifo_topic_of_load, fifo_group, levels, rate, seed };
     let mut workload = Workload::start(config, &sending, &receiving, history.clone(), incidents.clone(), runtime)?;
@@ -154,7 +160,7 @@ async fn hurt(
     // Healing may have taken longer than planned: what the last fault left behind shows in what is sent after it.
     let quiet = runtime.now() + Duration::from_millis(QUIET_END_MS);
     let until = quiet.max(started + Duration::from_millis(plan.duration_ms));
-    workload.stop_sending(until).await;
+    join(workload.stop_sending(until), errands.stop(until)).await;
 
     eprintln!("chaos: {} messages acknowledged; healing, and reading everything", workload.acked());
     if let Err(error) = field.heal_all().await {
@@ -164,7 +170,8 @@ async fn hurt(
         incidents.add(format!("after everything was healed: {error}"));
     }
     let calls: CallCounts = workload.end(CONSUME_PATIENCE).await;
-    for topic in [&topic, &fifo_topic] {
+    errands.end(CONSUME_PATIENCE, &admin, &incidents).await;
+    for topic in [topic, fifo_topic].iter().chain(&errands::topics()) {
         if let Err(DrainError::Client(error)) =
             tell(drain(&looking, topic, &history, &incidents, runtime).await, &incidents)
         {

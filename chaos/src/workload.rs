@@ -328,7 +328,7 @@ impl Shared {
     }
 }
 
-fn ack_of(topic: &TopicName, receipt: &flotilla_client::SendReceipt, level: AckLevel) -> Ack {
+pub(crate) fn ack_of(topic: &TopicName, receipt: &flotilla_client::SendReceipt, level: AckLevel) -> Ack {
     // A queue that the broker did not name is none of ours: the checkers then say that the message is not there.
     let queue = QueueKey::new(topic.as_str(), receipt.queue.unwrap_or(u32::MAX));
     let (term, leader, log_index) = (receipt.term, receipt.leader, receipt.log_index);

@@ -6,7 +6,9 @@ use std::process::Command;
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::scenario::Limits;
 use flotilla_chaos::{CallCounts, Conclusion, FaultRecord, Levels, RunDir, RunRecord, Settings, rejudge};
-use flotilla_checkers::{Ack, Delivery, Dump, EventKind, Leadership, Operation, QueueKey, Recorder, write_json_lines};
+use flotilla_checkers::{
+    Ack, Delivery, Dump, EventKind, Leadership, Operation, QueueKey, Recorder, Task, write_json_lines,
+};
 
 /// A history that can be spoilt.
 struct Story {
@@ -103,6 +105,53 @@ impl Story {
         self.send("1-3", EventKind::Ok, Some(ack));
         self.received("consumer-2", &[(3, "1-3")]);
         self.received("drain-2", &[(2, "1-2"), (3, "1-3")]);
+    }
+
+    /// A task of one process, and how it ended.
+    fn task(&mut self, kind: EventKind, task: Task) {
+        self.event("clerk-1", EventKind::Invoke, Operation::Task(task.clone()));
+        self.event("clerk-1", kind, Operation::Task(task));
+    }
+
+    /// A message whose place its sender is not told, seen there by those.
+    fn placed_later(&mut self, topic: &str, id: &str, seen_by: &[&str]) {
+        for who in seen_by {
+            let deliveries = vec![Delivery::new(*who, QueueKey::new(topic, 0), 0, id)];
+            self.event(who, EventKind::Ok, Operation::Receive { deliveries });
+        }
+    }
+
+    fn half(&mut self) {
+        self.send("1-9", EventKind::Unknown, None);
+        self.task(EventKind::Ok, Task::Prepare { message_id: "1-9".into() });
+    }
+
+    fn ended(&mut self, commit: bool, kind: EventKind) {
+        self.task(kind, Task::EndTransaction { message_id: "1-9".into(), commit });
+    }
+
+    fn delayed(&mut self, due_ms: u64) {
+        self.send("1-9", EventKind::Unknown, None);
+        self.task(EventKind::Ok, Task::Delay { message_id: "1-9".into(), due_ns: due_ms * 1_000_000 });
+    }
+
+    fn doomed(&mut self, attempt: u32, letter: bool) {
+        let queue = QueueKey::new("chaos-doomed", 0);
+        self.send("1-9", EventKind::Ok, Some(Ack::at(queue.clone(), 0)));
+        let deliveries = vec![Delivery::new("doomed", queue, 0, "1-9").on_attempt(attempt)];
+        self.event("doomed", EventKind::Ok, Operation::Receive { deliveries });
+        self.placed_later("chaos-doomed", "1-9", &["drain-9"]);
+        if letter {
+            self.placed_later("%DLQ%chaos-doomed", "1-9", &["drain-dead-letters"]);
+        }
+    }
+
+    fn wrote(&mut self, kind: EventKind, value: u64) {
+        self.task(kind, Task::SetRegister { register: "r".into(), value });
+    }
+
+    fn read(&mut self, value: Option<u64>) {
+        self.task(EventKind::Ok, Task::ReadRegister { register: "r".into(), value });
     }
 
     fn state(&mut self, replica: u64, digest: &str, applied_index: u64) {
@@ -229,4 +278,144 @@ fn they_agree_on_a_reversed_queue() {
     story.received("consumer-1", &[(2, "1-2"), (3, "1-3")]);
     story.received("drain-1", &[(2, "1-2"), (3, "1-3")]);
     assert_eq!(story.judged(dir.path()), Conclusion::Broken);
+}
+
+#[test]
+fn they_agree_on_transactions_delays_and_dead_letters() {
+    use Conclusion::{Broken, Good, Void};
+    use EventKind::{Fail, Ok as Done, Unknown};
+    const BOTH: [&str; 2] = ["consumer-9", "drain-9"];
+    type Plant = fn(&mut Story);
+    let stories: [(Conclusion, Plant); 16] = [
+        (Good, |s| {
+            s.half();
+            s.ended(true, Done);
+            s.placed_later("chaos-transactions", "1-9", &BOTH);
+        }),
+        (Good, |s| {
+            s.half();
+            s.ended(false, Done);
+            s.ended(true, Unknown);
+        }),
+        // Seen half, seen too soon, seen after its rollback, missing, both.
+        (Broken, |s| {
+            s.half();
+            s.placed_later("chaos-transactions", "1-9", &BOTH);
+        }),
+        (Broken, |s| {
+            s.half();
+            s.placed_later("chaos-transactions", "1-9", &BOTH);
+            s.ended(true, Done);
+        }),
+        (Broken, |s| {
+            s.half();
+            s.ended(true, Unknown);
+            s.ended(false, Done);
+            s.placed_later("chaos-transactions", "1-9", &BOTH);
+        }),
+        (Broken, |s| {
+            s.half();
+            s.ended(true, Done);
+        }),
+        (Broken, |s| {
+            s.half();
+            s.ended(true, Done);
+            s.ended(false, Done);
+            s.placed_later("chaos-transactions", "1-9", &BOTH);
+        }),
+        (Good, |s| {
+            s.delayed(0);
+            s.placed_later("chaos-delays", "1-9", &BOTH);
+        }),
+        (Broken, |s| {
+            s.delayed(100);
+            s.placed_later("chaos-delays", "1-9", &BOTH);
+        }),
+        (Good, |s| {
+            s.record.faults[0].kind = FaultKind::ClockJump;
+            s.delayed(100);
+            s.placed_later("chaos-delays", "1-9", &BOTH);
+        }),
+        (Broken, |s| s.delayed(0)),
+        (Good, |s| s.doomed(2, true)),
+        (Broken, |s| s.doomed(2, false)),
+        (Broken, |s| s.doomed(3, true)),
+        (Void, |s| {
+            for _ in 0..10 {
+                s.half();
+                s.ended(true, Fail);
+            }
+            s.acked("1-2", 2);
+            s.received("consumer-1", &[(2, "1-2")]);
+            s.received("drain-1", &[(2, "1-2")]);
+        }),
+        // What is sent to the doomed is no proof that the load went on.
+        (Void, |s| {
+            s.record.faults[0].healed_ns = s.now_ns;
+            s.doomed(1, true);
+        }),
+    ];
+    for (number, (conclusion, plant)) in stories.into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut story = Story::good();
+        plant(&mut story);
+        assert_eq!(story.judged(dir.path()), conclusion, "story {number}");
+    }
+}
+
+#[test]
+fn they_agree_on_registers() {
+    use Conclusion::{Broken, Good};
+    use EventKind::{Fail, Ok as Done, Unknown};
+    type Plant = fn(&mut Story);
+    let stories: [(Conclusion, Plant); 9] = [
+        (Good, |s| {
+            s.read(None);
+            s.wrote(Done, 1);
+            s.read(Some(1));
+            s.wrote(Fail, 2);
+            s.read(Some(1));
+        }),
+        // Of unknown outcome: late, or never, but once.
+        (Good, |s| {
+            s.wrote(Unknown, 2);
+            s.wrote(Done, 1);
+            s.read(Some(1));
+            s.read(Some(2));
+        }),
+        (Good, |s| {
+            s.wrote(Unknown, 2);
+            s.read(None);
+        }),
+        (Broken, |s| {
+            s.wrote(Unknown, 2);
+            s.read(Some(2));
+            s.wrote(Done, 1);
+            s.read(Some(2));
+        }),
+        (Broken, |s| s.read(Some(7))),
+        (Broken, |s| {
+            s.wrote(Fail, 7);
+            s.read(Some(7));
+        }),
+        (Broken, |s| {
+            s.wrote(Done, 1);
+            s.read(None);
+        }),
+        (Broken, |s| {
+            s.wrote(Done, 1);
+            s.wrote(Done, 2);
+            s.read(Some(1));
+        }),
+        (Broken, |s| {
+            s.wrote(Done, 1);
+            s.wrote(Done, 1);
+        }),
+    ];
+    for (number, (conclusion, plant)) in stories.into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut story = Story::good();
+        plant(&mut story);
+        assert_eq!(story.judged(dir.path()), conclusion, "story {number}");
+    }
 }
