@@ -77,7 +77,7 @@ impl Shared {
             }
         }
         if !serving.is_empty() {
-            return BrokersWord::Served(TopicRoute::new(serving));
+            return BrokersWord::Served(TopicRoute::new(serving, self.runtime.random_u64()));
         }
         if !unheard.is_empty() {
             return BrokersWord::Unheard(format!("broker group {} does not answer", unheard.join(", ")));

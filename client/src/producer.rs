@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -42,7 +42,6 @@ struct Inner {
     places: Arc<Semaphore>,
     /// In kibibytes, so that a semaphore can count them.
     bytes: Arc<Semaphore>,
-    turn: AtomicU64,
 }
 
 /// A place among the sends under way; given back when dropped.
@@ -66,8 +65,6 @@ impl Producer {
         let inner = Inner {
             places: Arc::new(Semaphore::new(config.in_flight_max)),
             bytes: Arc::new(Semaphore::new(config.in_flight_bytes_max >> 10)),
-            // Producers that start together must not all begin with the same broker group.
-            turn: AtomicU64::new(client.shared.runtime.random_u64()),
             client,
             config,
         };
@@ -193,7 +190,7 @@ impl Inner {
                 }
                 Err(RouteError::Rejected { code, message, .. }) => return Err(before.rejected(prepared, code, message)),
             };
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let turn = route.next_turn();
             let now = shared.runtime.now();
             let message_group = prepared.message_group.as_deref();
             let pick = |left: &[BrokerGroupName]| route.writable(message_group, turn, left, now);
@@ -326,7 +323,7 @@ impl Inner {
     async fn send_once(&self, prepared: &Prepared, deadline: Instant) {
         let shared = &self.client.shared;
         let Ok(route) = shared.route_until(&prepared.topic, deadline).await else { return };
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let turn = route.next_turn();
         let group = route.writable(prepared.message_group.as_deref(), turn, &[], shared.runtime.now());
         let Some(GroupRoute { replicas, .. }) = group else { return };
         let Some(address) = replicas.next(&[], shared.runtime.now()) else { return };

@@ -1,6 +1,7 @@
 //! Where a topic is: the broker groups that serve it, and why that may not be known.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flotilla_message::{Permission, TopicName};
 use flotilla_runtime::Instant;
@@ -11,6 +12,8 @@ use crate::replicas::{BrokerGroupName, Replicas};
 #[derive(Debug)]
 pub(crate) struct TopicRoute {
     pub(crate) groups: Vec<GroupRoute>,
+    /// Of the topic: newer routes go on counting.
+    turn: Arc<AtomicU64>,
 }
 
 /// A topic's part in one broker group.
@@ -23,24 +26,35 @@ pub(crate) struct GroupRoute {
 }
 
 impl TopicRoute {
-    /// Ordered by name, so that a message group's place does not depend on who was asked.
-    pub(crate) fn new(mut groups: Vec<GroupRoute>) -> TopicRoute {
+    /// Ordered by name, so that a message group's place does not depend on who was asked. Clients that start together must
+    /// not all begin with the same broker group: the first turn is to be random.
+    pub(crate) fn new(mut groups: Vec<GroupRoute>, first_turn: u64) -> TopicRoute {
         groups.sort_by(|left, right| left.replicas.name().cmp(right.replicas.name()));
-        TopicRoute { groups }
+        TopicRoute { groups, turn: Arc::new(AtomicU64::new(first_turn)) }
+    }
+
+    /// Whose turn it is, which it is once.
+    pub(crate) fn next_turn(&self) -> u64 {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// This newer route instead of the `known` one of the same topic.
+    pub(crate) fn after(self, known: &TopicRoute) -> TopicRoute {
+        TopicRoute { turn: known.turn.clone(), ..self }
     }
 
     /// This newer route and those groups of the `known` one that it says nothing of.
     pub(crate) fn with_missing_of(&self, known: &TopicRoute) -> TopicRoute {
         let is_named = |name: &BrokerGroupName| self.groups.iter().any(|group| group.replicas.name() == name);
         let missing = known.groups.iter().filter(|group| !is_named(group.replicas.name()));
-        TopicRoute::new(self.groups.iter().chain(missing).cloned().collect())
+        TopicRoute::new(self.groups.iter().chain(missing).cloned().collect(), 0).after(known)
     }
 
     /// The route without one group; `None` if no other is left.
     pub(crate) fn without(&self, name: &BrokerGroupName) -> Option<TopicRoute> {
         let others = self.groups.iter().filter(|group| group.replicas.name() != name);
         let groups: Vec<GroupRoute> = others.cloned().collect();
-        (!groups.is_empty()).then_some(TopicRoute { groups })
+        (!groups.is_empty()).then(|| TopicRoute { groups, turn: self.turn.clone() })
     }
 
     /// The group for a send, of those that take messages and are not among `left`: by message group if there is one, else in

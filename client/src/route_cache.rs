@@ -116,15 +116,15 @@ impl RouteCache {
 
 impl State {
     /// Makes what was found the known route as far as it may be, and returns what is known then.
-    fn take(&mut self, topic: TopicName, found: Found, from_brokers: bool) -> Found {
+    fn take(&mut self, topic: TopicName, found: Result<TopicRoute, Missing>, from_brokers: bool) -> Found {
         let known = self.routes.get(&topic);
         match (found, known) {
-            (Ok(route), Some(known)) if !from_brokers => {
-                let merged = Arc::new(route.with_missing_of(known));
-                self.routes.insert(topic, merged.clone());
-                Ok(merged)
-            }
-            (Ok(route), _) => {
+            (Ok(route), known) => {
+                let route = Arc::new(match known {
+                    Some(known) if from_brokers => route.after(known),
+                    Some(known) => route.with_missing_of(known),
+                    None => route,
+                });
                 self.routes.insert(topic, route.clone());
                 Ok(route)
             }
@@ -235,7 +235,7 @@ impl Shared {
         }
     }
 
-    async fn fetch(&self, topic: &TopicName) -> Found {
+    async fn fetch(&self, topic: &TopicName) -> Result<TopicRoute, Missing> {
         let from_brokers = self.config.namesrv.is_empty();
         let addresses = if from_brokers { &self.config.endpoints } else { &self.config.namesrv };
         let first = self.routes.state().preferred;
@@ -252,7 +252,7 @@ impl Shared {
             match answer {
                 Answer::Found(route) => {
                     self.routes.state().preferred = place;
-                    return Ok(Arc::new(route));
+                    return Ok(route);
                 }
                 // Another namesrv may have heard of it.
                 Answer::NotFound(message) => {
@@ -275,7 +275,7 @@ impl Shared {
             return Err(RouteError::TopicNotFound { topic, message }.into());
         }
         match self.ask_known_groups(&topic, &unaware).await {
-            BrokersWord::Served(route) => Ok(Arc::new(route)),
+            BrokersWord::Served(route) => Ok(route),
             BrokersWord::Denied => {
                 Err(Missing { error: RouteError::TopicNotFound { topic, message }, is_confirmed: true })
             }
@@ -315,7 +315,7 @@ impl Shared {
         if groups.is_empty() {
             return Answer::Failed("the route names no broker".to_owned());
         }
-        Answer::Found(TopicRoute::new(groups))
+        Answer::Found(TopicRoute::new(groups, self.runtime.random_u64()))
     }
 
     /// The queues of a topic, asked of one broker.
@@ -371,7 +371,7 @@ impl Shared {
         if groups.is_empty() {
             return Answer::Failed("the route names no broker".to_owned());
         }
-        Answer::Found(TopicRoute::new(groups))
+        Answer::Found(TopicRoute::new(groups, self.runtime.random_u64()))
     }
 
     /// The members of the group that a broker belongs to; `None` if it does not tell.

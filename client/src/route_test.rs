@@ -312,6 +312,29 @@ fn a_message_with_order_is_no_judgement_on_the_group_that_could_not_pass_it_on()
 }
 
 #[test]
+fn topics_that_are_sent_to_in_turn_each_take_all_broker_groups_in_turn() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        two_groups(&cluster);
+        cluster.state().topics.push("u".to_owned());
+        let producer = producer(&runtime, &cluster);
+        let mut groups = [Vec::new(), Vec::new()];
+        for number in 0..8 {
+            for (topic, groups) in ["t", "u"].into_iter().zip(&mut groups) {
+                groups.push(producer.send(to(topic)).await.unwrap().broker_group);
+            }
+            if number == 3 {
+                // A newer route goes on where the last one was.
+                runtime.sleep(Duration::from_secs(40)).await;
+            }
+        }
+        for groups in groups {
+            assert!(groups.windows(2).all(|two| two[0] != two[1]), "{groups:?}");
+        }
+    });
+}
+
+#[test]
 fn a_send_of_unknown_outcome_goes_elsewhere_and_says_so_or_stays() {
     run(|runtime| async move {
         let cluster = Scripted::new(&runtime);

@@ -501,11 +501,9 @@ async fn a_group_that_is_away_when_its_topic_comes_to_another_broker_group_misse
     cluster.leader(1).await;
     let (mut sent, deadline) = (0, cluster.runtime.now() + LONG);
     let mut counts = [[0; 2]; 2];
-    // A producer counts its turns over all topics: sends to two topics in turn may meet the same broker group each time. A new
-    // one begins at random.
+    let producer = cluster.producer();
     while counts.iter().any(|count| count[1] == 0) {
         assert!(cluster.runtime.now() < deadline, "nothing comes to the second broker group: {counts:?}");
-        let producer = cluster.producer();
         for number in sent..sent + COUNT {
             send(&producer, "orders", &format!("m-{number}")).await;
             let message = OutgoingMessage::new("steps".try_into().unwrap(), "a body");
