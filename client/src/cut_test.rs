@@ -61,6 +61,32 @@ fn a_consumer_goes_on_after_each_of_fifty_cuts() {
     }
 }
 
+/// C08: while every connection is refused, the pauses between tries grow: a consumer that waits for its brokers to come back is
+/// no load, neither for them nor for its own machine.
+#[test]
+fn a_consumer_whose_connections_are_refused_is_no_load() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        let config = PushConsumerConfig::new("g1".try_into().unwrap(), "t".try_into().unwrap());
+        let _consumer = client(&runtime, &cluster).push_consumer(config, async |_| ConsumeResult::Success).unwrap();
+        runtime.sleep(MINUTE).await;
+        EVERYBODY.iter().for_each(|address| cluster.always(address, Act::Refuse));
+        let mut seconds = Vec::new();
+        for _ in 0..10 * 60 {
+            let before = cluster.heard("receive").len();
+            runtime.sleep(Duration::from_secs(1)).await;
+            seconds.push(cluster.heard("receive").len() - before);
+        }
+        // Three replicas each time. A poll gives up after 15 s, and the next one begins with short pauses.
+        let average = seconds.iter().sum::<usize>() / seconds.len();
+        seconds.sort_unstable();
+        let (median, most) = (seconds[seconds.len() / 2], seconds[seconds.len() - 1]);
+        assert!(average <= 36, "{average} tries a second");
+        assert!(median <= 33, "{median} tries in half of all seconds");
+        assert!(most <= 120, "{most} tries in the busiest second");
+    });
+}
+
 /// B07: one namesrv hears only the leader of before, the other one the new leader: sends settle on the new one, and do not
 /// go back when that fails for once.
 #[test]
