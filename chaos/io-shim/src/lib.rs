@@ -1,4 +1,5 @@
-//! Loaded into a server process (`LD_PRELOAD`): its file writes, syncs and wall clock then fail as a page of orders says.
+//! Loaded into a server process (`LD_PRELOAD`): its file writes, syncs and wall clock then fail as a page of orders says, and
+//! it finds the boot id that it is given: a machine that lost power has booted since.
 //!
 //! The program itself is unmodified. Calls go to the C library as ever unless an order stands; only descriptors of
 //! regular files below one folder are hurt, so that logs and sockets go on. What was done is counted on the page.
@@ -13,7 +14,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::orders::{DATA_VARIABLE, MAGIC, PAGE_BYTES, PAGE_VARIABLE, Place};
+use crate::orders::{BOOT_VARIABLE, DATA_VARIABLE, MAGIC, PAGE_BYTES, PAGE_VARIABLE, Place};
 
 /// The mapped page and the folder, found once.
 struct Orders {
@@ -60,16 +61,18 @@ fn orders() -> Option<&'static Orders> {
     ORDERS.get_or_init(find_orders).as_ref()
 }
 
-/// No use of `std::env` or `std::fs`: this may run before the program's `main`, inside any call.
+/// A variable of the environment, without `std::env`: this may run before the program's `main`, inside any call.
+fn variable(name: &str) -> Option<CString> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: `name` is a C string; the answer is null or a C string that nobody changes: the harness sets these
+    // variables before the process starts, and servers set none.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: as above, and not null.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_owned())
+}
+
+/// No use of `std::fs`, for the same reason.
 fn find_orders() -> Option<Orders> {
-    let variable = |name: &str| {
-        let name = CString::new(name).ok()?;
-        // SAFETY: `name` is a C string; the answer is null or a C string that nobody changes: the harness sets these
-        // variables before the process starts, and servers set none.
-        let value = unsafe { libc::getenv(name.as_ptr()) };
-        // SAFETY: as above, and not null.
-        (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_owned())
-    };
     let (page, data) = (variable(PAGE_VARIABLE)?, variable(DATA_VARIABLE)?);
     // SAFETY: a C string and constant flags.
     let fd = unsafe { libc::open(page.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
@@ -101,6 +104,33 @@ macro_rules! pass {
         // caller who meant to call it.
         unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($($kind),*) -> $answer>(address)($($argument),*) }
     }};
+}
+
+/// Where the system tells the id of the boot.
+const BOOT_ID: &CStr = c"/proc/sys/kernel/random/boot_id";
+
+/// The file to open in place of the one asked for, if that is the id of the boot.
+fn boot_instead(path: *const c_char) -> *const c_char {
+    static BOOT: OnceLock<Option<CString>> = OnceLock::new();
+    // SAFETY: whoever opens a file gives a C string.
+    if path.is_null() || unsafe { CStr::from_ptr(path) } != BOOT_ID {
+        return path;
+    }
+    BOOT.get_or_init(|| variable(BOOT_VARIABLE)).as_ref().map_or(path, |given| given.as_ptr())
+}
+
+// Both are variadic in C: callers that create no file leave the third argument out, and whatever stands in its place is then
+// passed on to a function that does not look at it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    let path = boot_instead(path);
+    pass!(c"open", (*const c_char, c_int, libc::mode_t) -> c_int, path, flags, mode)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    let path = boot_instead(path);
+    pass!(c"open64", (*const c_char, c_int, libc::mode_t) -> c_int, path, flags, mode)
 }
 
 fn fail(errno: u64) {

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 #[path = "../src/orders.rs"]
 mod orders;
 
-use orders::{DATA_VARIABLE, MAGIC, PAGE_BYTES, PAGE_VARIABLE, Place};
+use orders::{BOOT_VARIABLE, DATA_VARIABLE, MAGIC, PAGE_BYTES, PAGE_VARIABLE, Place};
 
 /// A page of orders and a folder to hurt, and one beside it.
 struct Bench {
@@ -47,6 +47,7 @@ impl Bench {
             .env("LD_PRELOAD", shim())
             .env(PAGE_VARIABLE, self.dir.join("page"))
             .env(DATA_VARIABLE, self.dir.join("data"))
+            .env(BOOT_VARIABLE, self.dir.join("boot"))
             .env("LC_ALL", "C")
             .output()
             .unwrap()
@@ -150,4 +151,13 @@ fn the_wall_clock_is_shifted_and_can_go_back() {
         assert!((shift - hours * 3_600).abs() < 60, "{shift}");
     }
     assert!(bench.get(Place::ClockLooks) > 0);
+}
+
+#[test]
+fn a_process_finds_the_boot_id_that_it_was_given() {
+    let bench = Bench::new("boot");
+    std::fs::write(bench.dir.join("boot"), "boot-7\n").unwrap();
+    let read = |path: &str| bench.run("dd", &[&format!("if={path}"), "status=none"]).stdout;
+    assert_eq!(read("/proc/sys/kernel/random/boot_id"), b"boot-7\n");
+    assert_ne!(read("/proc/version"), b"boot-7\n");
 }

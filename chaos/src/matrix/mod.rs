@@ -85,6 +85,8 @@ pub struct Cell {
     pub waits: bool,
     /// The plan makes sure that something is lost at these levels: a run in which nothing was does not show the cell.
     pub must_lose: Vec<Level>,
+    /// Lines of the brokers' settings files, beside those that every cell has.
+    pub broker: &'static [&'static str],
     /// What is done.
     pub plan: Plan,
 }
@@ -113,6 +115,7 @@ impl Cell {
         if self.durability == Durability::Os {
             broker.push("raft_durability = \"os\"".to_owned());
         }
+        broker.extend(self.broker.iter().map(|line| (*line).to_owned()));
         let mut settings = Settings {
             seed,
             faults: Vec::new(),
