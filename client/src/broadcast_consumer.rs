@@ -257,8 +257,8 @@ impl Work {
         if self.file.is_none() {
             return Ok(());
         }
-        let (work, consumed) = (self.clone(), self.consumed_lock().clone());
-        let save = move || work.file.as_ref().map_or(Ok(()), |file| file.save(&consumed));
+        let work = self.clone();
+        let save = move || work.file.as_ref().map_or(Ok(()), |file| file.save(|| work.consumed_lock().clone()));
         self.runtime.blocking(save).await
     }
 }

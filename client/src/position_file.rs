@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use flotilla_message::{GroupName, TopicName};
 
@@ -49,6 +50,8 @@ pub struct PositionFile {
     owner: String,
     /// Its lock is what keeps others out.
     _lock: File,
+    /// One at a time replaces it.
+    saving: Mutex<()>,
 }
 
 impl PositionFile {
@@ -73,7 +76,7 @@ impl PositionFile {
             Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
         }
         let owner = format!("group {group}\ntopic {topic}\n");
-        let file = PositionFile { path: path.to_owned(), owner, _lock: lock };
+        let file = PositionFile { path: path.to_owned(), owner, _lock: lock, saving: Mutex::new(()) };
         let positions = match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(failed(error)),
@@ -83,13 +86,15 @@ impl PositionFile {
         Ok((file, positions))
     }
 
-    /// Replaces what the file holds, such that a crash leaves the old positions or the new ones.
+    /// Replaces what the file holds, such that a crash leaves the old positions or the new ones. `positions` is asked when
+    /// nobody else saves any more, so that of two the later one stays.
     ///
     /// # Errors
     /// [`PositionFileError::Io`]; the old ones stand then.
-    pub fn save(&self, positions: &BTreeMap<PullQueue, u64>) -> Result<(), PositionFileError> {
+    pub fn save(&self, positions: impl FnOnce() -> BTreeMap<PullQueue, u64>) -> Result<(), PositionFileError> {
+        let _turn = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = format!("{FIRST_LINE}\n{}", self.owner);
-        for (PullQueue { broker_group, queue }, offset) in positions {
+        for (PullQueue { broker_group, queue }, offset) in positions() {
             writeln!(text, "{broker_group} {queue} {offset}").expect("a string grows");
         }
         let sum = crc32c::crc32c(text.as_bytes());
@@ -173,10 +178,32 @@ mod tests {
         let path = dir.path().join("of/instance-1");
         let (file, none) = open(&path, "g").unwrap();
         assert!(none.is_empty());
-        file.save(&BTreeMap::new()).unwrap();
-        file.save(&positions()).unwrap();
+        file.save(BTreeMap::new).unwrap();
+        file.save(positions).unwrap();
         drop(file);
         assert_eq!(open(&path, "g").unwrap().1, positions());
+    }
+
+    #[test]
+    fn who_saves_at_the_same_time_waits_and_the_last_positions_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("positions");
+        let (file, _) = open(&path, "g").unwrap();
+        let queue = || PullQueue { broker_group: "group-a".to_owned(), queue: 0 };
+        let consumed = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for _ in 0..25 {
+                        consumed.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                        let now = || BTreeMap::from([(queue(), consumed.load(std::sync::atomic::Ordering::SeqCst))]);
+                        file.save(now).unwrap();
+                    }
+                });
+            }
+        });
+        drop(file);
+        assert_eq!(open(&path, "g").unwrap().1, BTreeMap::from([(queue(), 100)]));
     }
 
     #[test]
@@ -184,7 +211,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("positions");
         let (file, _) = open(&path, "g").unwrap();
-        file.save(&positions()).unwrap();
+        file.save(positions).unwrap();
         assert!(matches!(open(&path, "g"), Err(PositionFileError::InUse { .. })));
         drop(file);
         let error = open(&path, "other").unwrap_err();
@@ -195,7 +222,7 @@ mod tests {
     fn any_byte_that_changed_and_any_cut_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("positions");
-        open(&path, "g").unwrap().0.save(&positions()).unwrap();
+        open(&path, "g").unwrap().0.save(positions).unwrap();
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
