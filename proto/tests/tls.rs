@@ -3,7 +3,6 @@
 #[path = "../../tls/tests/support/authority.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod authority;
-#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use std::sync::Arc;

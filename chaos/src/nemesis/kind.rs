@@ -228,12 +228,12 @@ impl FaultKind {
             (waiting.waits_for_catching_up() && matches!(holding.card().class, Class::Network))
                 || (needs_namesrv(waiting) && holding == FaultKind::NamesrvLoss)
         };
-        !this.is_by_name_only()
-            && !that.is_by_name_only()
-            && this != that
-            && !(this.is_solid() && that.is_solid())
-            && !waits_behind(self, other)
-            && !waits_behind(other, self)
+        let is_barred = this == that
+            || (this.is_solid() && that.is_solid())
+            || [this, that].iter().any(|class| class.is_by_name_only())
+            || waits_behind(self, other)
+            || waits_behind(other, self);
+        !is_barred
     }
 
     fn waits_for_catching_up(self) -> bool {
