@@ -98,6 +98,11 @@ impl Plan {
         Plan { seed, replicas, duration_ms, overlaps, meets_as_written: false, steps }
     }
 
+    /// Whether a fault is among them that takes what was acknowledged, by right.
+    pub fn loses_by_right(&self) -> bool {
+        self.steps.iter().any(|step| step.kind.card().class.is_by_name_only())
+    }
+
     /// Whether any step needs links between the replicas that can be hurt.
     pub fn needs_links(&self) -> bool {
         self.steps.iter().any(|step| step.kind.card().needs_links)

@@ -142,7 +142,11 @@ async fn hurt(
         groups: vec![GroupSpec::new(group.clone()), GroupSpec { order: true, ..GroupSpec::new(fifo_group.clone()) }],
     };
     needed.make(&admin).await.map_err(RunError::Prepare)?;
-    errands::prepare(&admin, &levels).await.map_err(RunError::Prepare)?;
+    // What they come to is judged as if nothing that was acknowledged could be lost.
+    let has_errands = settings.broker.is_empty() && !plan.loses_by_right();
+    if has_errands {
+        errands::prepare(&admin, &levels).await.map_err(RunError::Prepare)?;
+    }
 
     let observers = Observers::start(&addresses, &connector, &history, runtime);
     let mut field = Field::new(cluster, view, looking.clone(), runtime.clone());
@@ -151,7 +155,8 @@ async fn hurt(
     let (rate, seed) = (settings.rate, settings.seed);
     let (topic_of_load, fifo_topic_of_load) = (topic.clone(), fifo_topic.clone());
     let errands = ErrandsConfig { rate, seed, topic: topic.clone() };
-    let mut errands = Errands::start(errands, &addresses, &connector, &sending, history.clone(), runtime)?;
+    let start = || Errands::start(errands, &addresses, &connector, &sending, history.clone(), runtime);
+    let mut errands = has_errands.then(start).transpose()?;
     let config =
         WorkloadConfig { topic: topic_of_load, group, fifo_topic: fifo_topic_of_load, fifo_group, levels, rate, seed };
     let mut workload = Workload::start(config, &sending, &receiving, history.clone(), incidents.clone(), runtime)?;
@@ -160,7 +165,12 @@ async fn hurt(
     // Healing may have taken longer than planned: what the last fault left behind shows in what is sent after it.
     let quiet = runtime.now() + Duration::from_millis(QUIET_END_MS);
     let until = quiet.max(started + Duration::from_millis(plan.duration_ms));
-    join(workload.stop_sending(until), errands.stop(until)).await;
+    let stop_errands = async {
+        if let Some(errands) = &mut errands {
+            errands.stop(until).await;
+        }
+    };
+    join(workload.stop_sending(until), stop_errands).await;
 
     eprintln!("chaos: {} messages acknowledged; healing, and reading everything", workload.acked());
     if let Err(error) = field.heal_all().await {
@@ -170,8 +180,12 @@ async fn hurt(
         incidents.add(format!("after everything was healed: {error}"));
     }
     let calls: CallCounts = workload.end(CONSUME_PATIENCE).await;
-    errands.end(CONSUME_PATIENCE, &admin, &incidents).await;
-    for topic in [topic, fifo_topic].iter().chain(&errands::topics()) {
+    let mut topics = vec![topic, fifo_topic];
+    if let Some(errands) = errands {
+        errands.end(CONSUME_PATIENCE, &admin, &incidents).await;
+        topics.extend(errands::topics());
+    }
+    for topic in &topics {
         if let Err(DrainError::Client(error)) =
             tell(drain(&looking, topic, &history, &incidents, runtime).await, &incidents)
         {
