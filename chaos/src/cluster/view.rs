@@ -108,7 +108,7 @@ impl ClusterView {
     /// much there is to be sent to it, so it is waited for as long as it goes on.
     ///
     /// # Errors
-    /// If it applied nothing for `timeout`, or was not there after [`PATIENCE`] times as long.
+    /// If it applied nothing for `timeout`, or was not there after ten times as long.
     pub async fn await_caught_up(&self, node: u64, timeout: Duration) -> Result<(), ClusterViewError> {
         let began = self.runtime.now();
         let (mut moved, mut applied_before) = (began, None);
