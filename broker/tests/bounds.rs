@@ -350,7 +350,7 @@ async fn unread_answers_of_polls_that_are_passed_on_keep_to_the_limit_where_the_
         let mut before = 0;
         while before != held() || forwarded() != 0 {
             before = held();
-            tokio::time::sleep(SHORT).await;
+            cluster.runtime.sleep(SHORT).await;
         }
     };
     settled().await;
