@@ -179,9 +179,21 @@ impl Story {
     }
 }
 
+/// What is planted in a good run.
+type Plant = fn(&mut Story);
+
+/// Both judges come to that conclusion about each story.
+fn judge_all<const COUNT: usize>(stories: [(Conclusion, Plant); COUNT]) {
+    for (number, (conclusion, plant)) in stories.into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut story = Story::good();
+        plant(&mut story);
+        assert_eq!(story.judged(dir.path()), conclusion, "story {number}");
+    }
+}
+
 #[test]
 fn two_judges_agree_on_planted_histories() {
-    type Plant = fn(&mut Story);
     let stories: [(Conclusion, Plant); 24] = [
         (Conclusion::Good, |_| {}),
         (Conclusion::Good, |s| {
@@ -241,12 +253,7 @@ fn two_judges_agree_on_planted_histories() {
         (Conclusion::Void, |s| s.record.faults[0].problem = Some("refused".into())),
         (Conclusion::Void, |s| s.record.settings.rate = 1_000),
     ];
-    for (number, (conclusion, plant)) in stories.into_iter().enumerate() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut story = Story::good();
-        plant(&mut story);
-        assert_eq!(story.judged(dir.path()), conclusion, "story {number}");
-    }
+    judge_all(stories);
 }
 
 #[test]
@@ -285,7 +292,6 @@ fn they_agree_on_transactions_delays_and_dead_letters() {
     use Conclusion::{Broken, Good, Void};
     use EventKind::{Fail, Ok as Done, Unknown};
     const BOTH: [&str; 2] = ["consumer-9", "drain-9"];
-    type Plant = fn(&mut Story);
     let stories: [(Conclusion, Plant); 16] = [
         (Good, |s| {
             s.half();
@@ -355,19 +361,13 @@ fn they_agree_on_transactions_delays_and_dead_letters() {
             s.doomed(1, true);
         }),
     ];
-    for (number, (conclusion, plant)) in stories.into_iter().enumerate() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut story = Story::good();
-        plant(&mut story);
-        assert_eq!(story.judged(dir.path()), conclusion, "story {number}");
-    }
+    judge_all(stories);
 }
 
 #[test]
 fn they_agree_on_registers() {
     use Conclusion::{Broken, Good};
     use EventKind::{Fail, Ok as Done, Unknown};
-    type Plant = fn(&mut Story);
     let stories: [(Conclusion, Plant); 9] = [
         (Good, |s| {
             s.read(None);
@@ -412,10 +412,5 @@ fn they_agree_on_registers() {
             s.wrote(Done, 1);
         }),
     ];
-    for (number, (conclusion, plant)) in stories.into_iter().enumerate() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut story = Story::good();
-        plant(&mut story);
-        assert_eq!(story.judged(dir.path()), conclusion, "story {number}");
-    }
+    judge_all(stories);
 }

@@ -12,12 +12,12 @@ use flotilla_proto::status::Code;
 use futures::future::join_all;
 
 use super::pace::Pace;
-use super::{DOOMED, RETRY_PAUSE, Shared, group, topic};
+use super::{DOOMED, Shared, group, receiving, topic};
 use crate::body;
 use crate::drain::DRAIN_PROCESS;
 use crate::history_file::HistoryFile;
 use crate::incidents::Incidents;
-use crate::workload::{ack_of, delivery_of};
+use crate::workload::ack_of;
 
 const BATCH_MAX: usize = 16;
 const RECEIVE_WAIT: Duration = Duration::from_millis(500);
@@ -60,13 +60,8 @@ pub(super) fn receive(
     let (process, mut rng) = (format!("doomed-consumer-{number}"), shared.rng(3, number));
     Ok(async move {
         while !shared.is_given_up() {
-            shared.record(&process, EventKind::Invoke, Operation::Receive { deliveries: Vec::new() });
-            let Ok(batch) = consumer.receive(BATCH_MAX, INVISIBLE).await else {
-                shared.runtime.sleep(RETRY_PAUSE).await;
-                continue;
-            };
-            let deliveries: Vec<Delivery> = batch.iter().map(|message| delivery_of(&process, message)).collect();
-            shared.record(&process, EventKind::Ok, Operation::Receive { deliveries: deliveries.clone() });
+            let received = receiving::batch(&shared, &process, &consumer, (BATCH_MAX, INVISIBLE)).await;
+            let Some((batch, deliveries)) = received else { continue };
             if batch.is_empty() {
                 continue;
             }

@@ -167,6 +167,14 @@ impl Field {
         }
     }
 
+    /// Waits until each of these has what is committed.
+    pub(super) async fn await_caught_up(&self, nodes: &[u64]) -> Result<(), FieldError> {
+        for node in nodes {
+            self.view.await_caught_up(*node, CATCH_UP_TIMEOUT).await?;
+        }
+        Ok(())
+    }
+
     /// Whether a replica lives, votes, and has, within that time, what is committed.
     pub(crate) async fn is_whole(&self, node: u64, timeout: Duration) -> bool {
         !self.cluster.dead_nodes().contains(&node)

@@ -45,10 +45,7 @@ impl Nemesis for MembershipChurn {
             field.change_member(ReplicaChange::Promote, node).await?;
             field.await_voter(node).await?;
         }
-        for node in targets {
-            field.view.await_caught_up(*node, CATCH_UP_TIMEOUT).await?;
-        }
-        Ok(())
+        field.await_caught_up(targets).await
     }
 }
 

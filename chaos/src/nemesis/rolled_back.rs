@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::field::{CATCH_UP_TIMEOUT, short};
+use super::field::short;
 use super::rewind::{keep_copy, set_back};
 use super::{About, Field, FieldError, Nemesis, Victim};
 
@@ -31,9 +31,7 @@ impl Nemesis for RolledBack {
             keep_copy(field, *node)?;
         }
         field.cluster.restart_all(&nodes).await?;
-        for node in &nodes {
-            field.view.await_caught_up(*node, CATCH_UP_TIMEOUT).await?;
-        }
+        field.await_caught_up(&nodes).await?;
         field.runtime.sleep(Duration::from_millis(self.age_ms)).await;
         field.cluster.kill_all(&nodes).await?;
         for node in &nodes {
@@ -47,9 +45,6 @@ impl Nemesis for RolledBack {
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
         field.mend(targets).await?;
-        for node in targets {
-            field.view.await_caught_up(*node, CATCH_UP_TIMEOUT).await?;
-        }
-        Ok(())
+        field.await_caught_up(targets).await
     }
 }

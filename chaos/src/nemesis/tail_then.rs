@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::field::CATCH_UP_TIMEOUT;
 use super::{About, Field, FieldError, Nemesis};
 
 pub(super) const KILL: About = About {
@@ -63,9 +62,6 @@ impl Nemesis for TailThen {
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
         field.cut_off(targets, false)?;
         field.mend(targets).await?;
-        for node in targets {
-            field.view.await_caught_up(*node, CATCH_UP_TIMEOUT).await?;
-        }
-        Ok(())
+        field.await_caught_up(targets).await
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use serde::{Deserialize, Serialize};
 
-use super::field::{CATCH_UP_TIMEOUT, SavedBytes};
+use super::field::SavedBytes;
 use super::power_loss::{log_files, tail_of};
 use super::{About, Field, FieldError, Nemesis, Victim};
 use crate::rng::Rng;
@@ -59,9 +59,6 @@ impl Nemesis for TornTail {
         field.saved.retain(|saved| !taken.contains(&saved.node));
         field.put_back(&refused)?;
         field.mend(targets).await?;
-        for node in targets {
-            field.view.await_caught_up(*node, CATCH_UP_TIMEOUT).await?;
-        }
-        Ok(())
+        field.await_caught_up(targets).await
     }
 }

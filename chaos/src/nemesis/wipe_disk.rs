@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::field::CATCH_UP_TIMEOUT;
 use super::{About, Field, FieldError, Nemesis, Victim};
 
 pub(super) const ABOUT: About = About {
@@ -39,10 +38,7 @@ impl Nemesis for WipeDisk {
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
         field.mend_wiped(targets).await?;
-        for node in targets {
-            field.view.await_caught_up(*node, CATCH_UP_TIMEOUT).await?;
-        }
-        Ok(())
+        field.await_caught_up(targets).await
     }
 }
 
