@@ -25,7 +25,7 @@ use super::network::{follows, protocol_error, rpc_error};
 use super::planted;
 use super::stamp::Stamp;
 use super::type_config::{LogRaft, TypeConfig};
-use super::wire::{DurableMark, PeerMessage, decode, encode};
+use super::wire::{DurableMark, PeerMessage, decode, encode, kept};
 use crate::ack::ReplicaMarks;
 use crate::lease_clock::LeaseClock;
 use crate::log_view::LogView;
@@ -276,7 +276,7 @@ pub(crate) fn serve_append(
                     return None;
                 }
             }
-            match decode(frame) {
+            match decode(kept(frame)) {
                 Ok(PeerMessage::AppendRequest(request)) => {
                     let leader = NodeId(request.vote.leader_id().voted_for);
                     source.leader = Some(leader);

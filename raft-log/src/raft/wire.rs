@@ -171,6 +171,15 @@ pub(crate) fn decode(frame: Bytes) -> Result<PeerMessage, WireError> {
     Ok(message)
 }
 
+/// A frame of at most so many bytes is copied before its entries are kept, see [`kept`].
+const COPIED_BYTES_MAX: usize = 16 << 10;
+
+/// The frame, in memory of its own if it is small: what a transport hands over may be a slice of a read buffer that is far larger,
+/// and the entries in it stay in the cache of the log's tail for long.
+pub(crate) fn kept(frame: Bytes) -> Bytes {
+    if frame.len() > COPIED_BYTES_MAX { frame } else { Bytes::copy_from_slice(&frame) }
+}
+
 /// Room for all the small fields of any message.
 const SMALL_BYTES: usize = 128;
 

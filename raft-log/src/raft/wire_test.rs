@@ -17,7 +17,7 @@ use super::membership::Members;
 use super::parcel::ParcelId;
 use super::stamp::{STAMP_BYTES, Stamp};
 use super::type_config::{Entry, LogId, Proposal, Vote};
-use super::wire::{PeerMessage, SnapshotAnswer, SnapshotPiece, WireError, decode, encode};
+use super::wire::{PeerMessage, SnapshotAnswer, SnapshotPiece, WireError, decode, encode, kept};
 use crate::ids::EntryId;
 use crate::{Incarnation, LogIndex, NodeId, Term};
 
@@ -210,4 +210,26 @@ fn a_later_version_is_told_apart_from_nonsense() {
         encode(PeerMessage::SnapshotAnswer(SnapshotAnswer { vote: Vote::new(1, 2), is_done: true, next: 3 })).to_vec();
     frame[STAMP_BYTES + 8] = 3;
     assert_eq!(decode(frame.into()).err(), Some(WireError::Version(3)));
+}
+
+#[test]
+fn entries_that_are_kept_do_not_hold_a_read_buffer_in_memory() {
+    let request = |payload: usize| AppendEntriesRequest {
+        vote: Vote::new_committed(1, 2),
+        prev_log_id: None,
+        entries: vec![Entry {
+            log_id: LogId::new_term_index(1, 1),
+            payload: EntryPayload::Normal(Proposal::bare(vec![7; payload].into())),
+        }],
+        leader_commit: None,
+    };
+    for (payload, is_free) in [(100, true), (16 << 10, false)] {
+        let frame = encode(PeerMessage::AppendRequest(request(payload)));
+        let read_buffer = Bytes::from([&frame[..], &[0; 8 << 10]].concat());
+        let Ok(PeerMessage::AppendRequest(arrived)) = decode(kept(read_buffer.slice(..frame.len()))) else {
+            panic!("another message arrived")
+        };
+        assert_eq!(read_buffer.is_unique(), is_free, "{payload} bytes");
+        assert_eq!(arrived.entries, request(payload).entries);
+    }
 }
