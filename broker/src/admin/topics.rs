@@ -162,6 +162,7 @@ impl LeaderCall for CreateTopic {
                         return Tried::answer(refuse(rejected(&rejection)));
                     }
                     Ok(_) => created,
+                    Err(error) if created.is_ok() => return Tried::from_later_submit(error),
                     Err(error) => return Tried::from_submit(error, refuse),
                 }
             }
@@ -188,7 +189,7 @@ impl LeaderCall for CreateTopic {
                 Ok(Ok(())) => {}
                 Ok(Err(Outcome::Rejected(rejection))) => return Tried::answer(refuse(rejected(&rejection))),
                 Ok(Err(other)) => unreachable!("setting a level is not answered by {other:?}"),
-                Err(error) => return Tried::from_submit(error, refuse),
+                Err(error) => return Tried::from_later_submit(error),
             }
         }
         if retention_ms > 0 {
@@ -196,7 +197,7 @@ impl LeaderCall for CreateTopic {
                 Ok(Ok(())) => {}
                 Ok(Err(Outcome::Rejected(rejection))) => return Tried::answer(refuse(rejected(&rejection))),
                 Ok(Err(other)) => unreachable!("setting a retention is not answered by {other:?}"),
-                Err(error) => return Tried::from_submit(error, refuse),
+                Err(error) => return Tried::from_later_submit(error),
             }
         }
         let topic = replica.store.topic(&name).map(|info| shown(&name, &info));
@@ -331,6 +332,7 @@ impl LeaderCall for UpdateTopic {
                 Outcome::Rejected(rejection) => refuse(rejected(&rejection)),
                 other => unreachable!("changing a topic is not answered by {other:?}"),
             }),
+            Err(error) if request.retention_ms.is_some() => Tried::from_later_submit(error),
             Err(error) => Tried::from_submit(error, refuse),
         }
     }

@@ -277,7 +277,7 @@ pub async fn take_in<C: LeaderCall>(replica: &Arc<Replica>, forwarded: peer::For
         };
     }
     match tried {
-        Tried::Answer(reply) => peer::ForwardResponse {
+        Tried::Answer(reply) | Tried::Refused { reply, .. } => peer::ForwardResponse {
             body: Bytes::from(reply.body.encode_to_vec()),
             metadata: joined(reply.metadata),
             ..Default::default()

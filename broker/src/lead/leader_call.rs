@@ -45,6 +45,13 @@ const CONFIRM_MAX: Duration = Duration::from_secs(1);
 pub enum Tried<A> {
     /// The caller's answer.
     Answer(Reply<A>),
+    /// Surely not executed by this try, for a reason that another replica would not help.
+    Refused {
+        /// The caller's answer, if no earlier try may have been executed.
+        reply: Reply<A>,
+        /// Why.
+        reason: String,
+    },
     /// Surely not executed; somebody else may.
     NotExecuted {
         /// Who leads, if that is known.
@@ -123,19 +130,36 @@ impl<A> Tried<A> {
 
     /// What a failed submission means for the call it was part of.
     pub fn from_submit(error: SubmitError, refusal: impl FnOnce(v2::Status) -> A) -> Tried<A> {
-        let answer = |code, message: String| Tried::Answer(Reply::new(refusal(status(code, message))));
-        match error {
-            SubmitError::NotStored { leader } => Tried::NotExecuted { leader },
-            SubmitError::Unknown(reason) => Tried::Unknown(reason),
-            SubmitError::Full(_) | SubmitError::Overloaded { .. } => answer(Code::HaNotAvailable, error.to_string()),
-            SubmitError::TooLarge(_) => answer(Code::PayloadTooLarge, error.to_string()),
+        let reason = error.to_string();
+        let code = match error {
+            SubmitError::NotStored { leader } => return Tried::NotExecuted { leader },
+            SubmitError::Unknown(reason) => return Tried::Unknown(reason),
+            SubmitError::Full(_) | SubmitError::Overloaded { .. } => Code::HaNotAvailable,
+            SubmitError::TooLarge(_) => Code::PayloadTooLarge,
+        };
+        Tried::Refused { reply: Reply::new(refusal(status(code, reason.clone()))), reason }
+    }
+
+    /// What a failed submission means for a call of which another part is stored already.
+    pub fn from_later_submit(error: SubmitError) -> Tried<A> {
+        Tried::Unknown(format!("one part is stored; of the next one: {error}"))
+    }
+
+    /// What it means to the caller: a refusal says nothing of earlier tries that may have been executed.
+    fn with_earlier(self, is_repeated: bool) -> Tried<A> {
+        match self {
+            Tried::Refused { reason, .. } if is_repeated => Tried::Unknown(reason),
+            Tried::Refused { reply, .. } => Tried::Answer(reply),
+            other => other,
         }
     }
 
     /// The same with another answer.
     pub fn map_answer<B>(self, map: impl FnOnce(A) -> B) -> Tried<B> {
+        let mapped = |reply: Reply<A>| Reply { body: map(reply.body), metadata: reply.metadata };
         match self {
-            Tried::Answer(reply) => Tried::Answer(Reply { body: map(reply.body), metadata: reply.metadata }),
+            Tried::Answer(reply) => Tried::Answer(mapped(reply)),
+            Tried::Refused { reply, reason } => Tried::Refused { reply: mapped(reply), reason },
             Tried::NotExecuted { leader } => Tried::NotExecuted { leader },
             Tried::Unknown(reason) => Tried::Unknown(reason),
         }
@@ -195,7 +219,9 @@ async fn lead_somewhere<C: LeaderCall>(
             Place::Nobody => Tried::NotExecuted { leader: None },
         };
         match executed {
-            Tried::Answer(reply) => return believed::<C>(replica, &request, unknown, reply),
+            Tried::Answer(reply) | Tried::Refused { reply, .. } => {
+                return believed::<C>(replica, &request, unknown, reply);
+            }
             Tried::NotExecuted { leader } => {
                 if let (Some(leader), Place::Remote(asked)) = (leader, place)
                     && leader != asked
@@ -254,7 +280,7 @@ pub async fn execute_until<C: LeaderCall>(
         }
     }
     match replica.runtime.timeout_at(ends, C::execute(replica, context, request, attempt)).await {
-        Ok(executed) => executed,
+        Ok(executed) => executed.with_earlier(attempt.is_repeated),
         Err(Elapsed) => Tried::Unknown("no quorum confirmed it in time".to_owned()),
     }
 }
@@ -313,6 +339,30 @@ mod tests {
             None => reply,
         };
         reply.body.status.expect("a status")
+    }
+
+    #[test]
+    fn a_log_without_room_says_nothing_of_an_earlier_try() {
+        let errors = [
+            SubmitError::Full("no room".to_owned()),
+            SubmitError::Overloaded { queued_commands_max: 7 },
+            SubmitError::TooLarge("5 MiB".to_owned()),
+        ];
+        for error in errors {
+            let text = error.to_string();
+            let tried = |error| Tried::from_submit(error, |status| status);
+            let said = match &error {
+                SubmitError::TooLarge(_) => Code::PayloadTooLarge,
+                _ => Code::HaNotAvailable,
+            };
+            let again = match &error {
+                SubmitError::Full(what) => SubmitError::Full(what.clone()),
+                SubmitError::TooLarge(what) => SubmitError::TooLarge(what.clone()),
+                _ => SubmitError::Overloaded { queued_commands_max: 7 },
+            };
+            assert!(matches!(tried(error).with_earlier(false), Tried::Answer(reply) if reply.body.code() == said));
+            assert!(matches!(tried(again).with_earlier(true), Tried::Unknown(reason) if reason == text));
+        }
     }
 
     #[test]

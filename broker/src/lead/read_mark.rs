@@ -121,7 +121,7 @@ impl ReadMarks {
         let mut known = self.known();
         match told {
             Tried::Answer(reply) if reply.body > 0 => known.told(now, reply.body),
-            Tried::Answer(_) | Tried::NotExecuted { .. } | Tried::Unknown(_) => {
+            Tried::Answer(_) | Tried::Refused { .. } | Tried::NotExecuted { .. } | Tried::Unknown(_) => {
                 known.pause_until = Some(replica.runtime.now() + ASK_AGAIN);
             }
         }
