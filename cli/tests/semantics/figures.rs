@@ -49,7 +49,7 @@ fn at_share(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// Median, 99th of a hundred and greatest.
-fn spread(mut values: Vec<f64>) -> String {
+pub fn spread(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let count = values.len();
     format!(
@@ -110,12 +110,14 @@ async fn fill(cluster: &Cluster, client: &Client, topic: &'static str, count: u6
 
 /// Anonymous memory of each broker, MiB.
 fn memory(cluster: &Cluster) -> Vec<u64> {
-    let anonymous = |pid: u32| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with("RssAnon:")).map(str::to_owned).unwrap_or_default();
-        line.split_ascii_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) >> 10
-    };
-    cluster.pids().into_iter().map(anonymous).collect()
+    cluster.pids().into_iter().map(memory_of).collect()
+}
+
+/// Anonymous memory of a process, MiB.
+pub fn memory_of(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("RssAnon:")).map(str::to_owned).unwrap_or_default();
+    line.split_ascii_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) >> 10
 }
 
 /// CPU of all brokers over some seconds, in shares of one core.

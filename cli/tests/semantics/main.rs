@@ -17,6 +17,7 @@ mod figures;
 mod filtering;
 mod finding;
 mod holding;
+mod many_topics;
 mod operating;
 mod ordering;
 mod sending;

@@ -25,19 +25,19 @@ const GROUPS: [&str; 2] = ["group-a", "group-b"];
 const NODES: u16 = 3;
 
 /// A namesrv and six brokers as processes.
-struct TwoGroups {
-    runtime: Runtime,
-    connector: Arc<TonicConnector>,
-    namesrv: String,
+pub struct TwoGroups {
+    pub runtime: Runtime,
+    pub connector: Arc<TonicConnector>,
+    pub namesrv: String,
     addresses: [Vec<String>; 2],
     configs: [Vec<PathBuf>; 2],
     brokers: [Vec<Option<Server>>; 2],
-    _namesrv: Server,
+    namesrv_server: Server,
     _dir: TempDir,
 }
 
 impl TwoGroups {
-    async fn start() -> TwoGroups {
+    pub async fn start() -> TwoGroups {
         let runtime = Runtime::tokio();
         let dir = tempfile::tempdir().expect("a temporary directory");
         let first = ports_of(1 + 4 * NODES);
@@ -81,8 +81,8 @@ impl TwoGroups {
             (namesrv.join().expect("the namesrv starts"), brokers)
         });
         let connector = Arc::new(TonicConnector::new(runtime.clone()));
-        let (_namesrv, brokers) = started;
-        let cluster = TwoGroups { runtime, connector, namesrv, addresses, configs, brokers, _namesrv, _dir: dir };
+        let (namesrv_server, brokers) = started;
+        let cluster = TwoGroups { runtime, connector, namesrv, addresses, configs, brokers, namesrv_server, _dir: dir };
         for group in 0..2 {
             cluster.leader(group).await;
         }
@@ -101,7 +101,11 @@ impl TwoGroups {
         cluster
     }
 
-    async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    pub fn namesrv_pid(&self) -> u32 {
+        self.namesrv_server.pid()
+    }
+
+    pub async fn eventually(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
         let deadline = self.runtime.now() + LONG;
         while !holds().await {
             assert!(self.runtime.now() < deadline, "{what}: not within {LONG:?}");
@@ -109,7 +113,7 @@ impl TwoGroups {
         }
     }
 
-    fn client(&self, group: usize, node: u64) -> Client {
+    pub fn client(&self, group: usize, node: u64) -> Client {
         let address = &self.addresses[group][usize::try_from(node).expect("small") - 1];
         Client {
             messaging: self.connector.messaging(address),
