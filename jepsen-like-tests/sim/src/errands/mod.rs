@@ -4,6 +4,7 @@
 mod caller;
 mod consumers;
 mod producers;
+mod registers;
 pub(crate) mod topics;
 
 use std::time::Duration;
@@ -34,14 +35,19 @@ pub(crate) fn producers(
     let caller = |number: u64, name: &str| {
         Caller::new(name.to_owned(), ERRAND_ADDRESS_MIN + number, options, net.clone(), journal.clone())
     };
-    vec![
+    let mut running: Vec<BoxFuture<'static, bool>> = vec![
         Box::pin(producers::tell(caller(0, "teller"), closing.clone())),
         Box::pin(producers::delay(caller(1, "alarm setter"), closing.clone())),
         Box::pin(producers::store(caller(2, "doomer"), DOOMED, closing.clone())),
         Box::pin(producers::store(caller(3, "stepper a"), STEPS, closing.clone())),
         Box::pin(producers::store(caller(4, "stepper b"), STEPS, closing.clone())),
         Box::pin(producers::ask_ends(caller(5, "reader"), queues.to_vec(), closing.clone())),
-    ]
+    ];
+    for number in 0..registers::CLERKS {
+        let clerk = caller(6 + number, &format!("clerk {number}"));
+        running.push(Box::pin(registers::keep(clerk, number, closing.clone())));
+    }
+    running
 }
 
 /// Who takes what the errands stored, until nothing comes any more.

@@ -18,7 +18,7 @@ use crate::workload::Closing;
 const PATIENCE: Duration = ms(6_000);
 
 /// A while between two errands; false if sending closes meanwhile.
-async fn goes_on(caller: &mut Caller, closing: &Closing) -> bool {
+pub(super) async fn goes_on(caller: &mut Caller, closing: &Closing) -> bool {
     let pause_ms = caller.rng.between(20, 150);
     matches!(select(closing.announced(), caller.runtime.sleep(ms(pause_ms))).await, Either::Right(()))
 }

@@ -16,6 +16,9 @@ pub(crate) const DEAD_LETTERS: &str = "%DLQ%doomed";
 /// So often a doomed message is delivered.
 pub(crate) const DOOMED_DELIVERIES_MAX: u32 = 2;
 
+/// A group that consumes nothing.
+pub(crate) const BOOKMARKS: &str = "bookmarks";
+
 /// Messages sent by the SDK.
 pub(crate) const PARCELS: &str = "parcels";
 /// Ordered ones.
@@ -33,14 +36,15 @@ pub(crate) const ERRAND_TOPICS: [(&str, MessageType, u32); 6] = [
     (LETTERS, MessageType::Fifo, 2),
 ];
 
-/// Name, whether it is ordered, deliveries. Each reads one topic.
-pub(crate) const ERRAND_GROUPS: [(&str, bool, u32); 6] = [
+/// Name, whether it is ordered, deliveries. Each reads one topic at most.
+pub(crate) const ERRAND_GROUPS: [(&str, bool, u32); 7] = [
     ("tellers", false, 1000),
     ("sleepers", false, 1000),
     (DOOMED, false, DOOMED_DELIVERIES_MAX),
     ("steppers", true, 1000),
     (READERS_OF_PARCELS, false, 1000),
     (READERS_OF_LETTERS, true, 1000),
+    (BOOKMARKS, false, 1000),
 ];
 
 /// All their queues.
