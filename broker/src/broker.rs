@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use crate::config::BrokerConfig;
 use crate::failure::Failure;
 use crate::host::{Placed, Shared};
+use crate::metrics::DiskSource;
 use crate::node::Node;
 use crate::start_error::StartError;
 
@@ -87,7 +88,8 @@ impl Broker {
         let late = Arc::new(LateSource::new(format!("replica {} of {}", config.node, config.group)));
         let metrics = match config.metrics_listen {
             Some(address) => {
-                let mut sources: Vec<Arc<dyn Source>> = vec![late.clone()];
+                let disks = Arc::new(DiskSource::new(runtime.clone()));
+                let mut sources: Vec<Arc<dyn Source>> = vec![late.clone(), disks];
                 sources.extend(tls_source(&tls, &config));
                 Some(Endpoint::start(address, sources, &runtime).await?)
             }

@@ -36,7 +36,7 @@ pub use consume::receipt_handle::{HandleError, ReceiptHandle};
 pub use edge::clients::{Client, Clients, StreamId};
 pub use host::{HOSTED_GROUPS_MAX, Host, check_groups, groups_from_file, groups_from_toml};
 pub use lead::proposer::Log;
-pub use metrics::ReplicaSource;
+pub use metrics::{DiskSource, ReplicaSource};
 pub use node::Node;
 pub use peer::transport::PeerTransport;
 pub use start_error::StartError;

@@ -2,17 +2,19 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use flotilla_broker::{BrokerConfig, Host, ReplicaConfig};
+use flotilla_metrics::Scrape;
 use flotilla_proto::client::{Connector, TonicConnector};
 use flotilla_proto::v2::MessageType;
 use flotilla_proto::{admin, metadata};
 use flotilla_raft_log::{Disk, DiskFile, OsDisk, WrapDisk, WrappingDisk};
 use flotilla_runtime::Runtime;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{Client, message};
@@ -20,20 +22,28 @@ use crate::support::{Client, message};
 const LONG: Duration = Duration::from_secs(20);
 const GROUPS: [&str; 2] = ["a", "b"];
 
-/// A disk whose syncs fail when told so.
+/// A disk whose syncs fail, or do not come back, when told so.
 #[derive(Clone, Default)]
 struct BadDisk {
     is_bad: Arc<AtomicBool>,
+    hangs: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl BadDisk {
+    fn hang(&self, hangs: bool) {
+        *self.hangs.0.lock().expect("nobody panics with it") = hangs;
+        self.hangs.1.notify_all();
+    }
 }
 
 struct BadFile {
     file: Arc<dyn DiskFile>,
-    is_bad: Arc<AtomicBool>,
+    disk: BadDisk,
 }
 
 impl WrapDisk for BadDisk {
     fn wrap(&self, file: Arc<dyn DiskFile>, _: &Path) -> Arc<dyn DiskFile> {
-        Arc::new(BadFile { file, is_bad: self.is_bad.clone() })
+        Arc::new(BadFile { file, disk: self.clone() })
     }
 }
 
@@ -48,7 +58,11 @@ impl DiskFile for BadFile {
         self.file.read_at(offset, len)
     }
     fn sync_data(&self) -> io::Result<()> {
-        if self.is_bad.load(Ordering::SeqCst) {
+        let (hangs, freed) = &*self.disk.hangs;
+        // Not for ever: a test that fails meanwhile has to end.
+        let guard = hangs.lock().expect("nobody panics with it");
+        drop(freed.wait_timeout_while(guard, 3 * LONG, |hangs| *hangs));
+        if self.disk.is_bad.load(Ordering::SeqCst) {
             Err(io::Error::other("the disk is dead"))
         } else {
             self.file.sync_data()
@@ -105,6 +119,7 @@ impl Hosts {
                 segment_bytes: 8 << 20,
                 disk_free_bytes_min: 0,
                 disk_refuse_free_bytes: 0,
+                metrics_listen: Some("127.0.0.1:0".parse().expect("an address")),
                 ..BrokerConfig::default()
             };
             let own: Vec<BrokerConfig> = (0..2).map(config).collect();
@@ -140,6 +155,33 @@ impl Hosts {
             self.runtime.sleep(Duration::from_millis(20)).await;
         }
         panic!("nobody leads group {group} within 10 s");
+    }
+
+    /// The leader of the first group, once it leads the other one as well.
+    async fn one_leads_both(&self) -> usize {
+        let leader = self.leader(0).await;
+        for _ in 0..50 {
+            if self.leader(1).await == leader {
+                return leader;
+            }
+            let client = self.client(leader, 1);
+            let request = admin::TransferLeaderRequest { target: leader as u64 + 1, timeout_ms: 3_000 };
+            let _ = client.admin.transfer_leader(client.options(LONG), request).await;
+            self.runtime.sleep(Duration::from_millis(100)).await;
+        }
+        panic!("process {leader} does not come to lead the other group");
+    }
+
+    /// What a process tells monitoring of one number of its flusher; the logs of this test's processes are on one device.
+    async fn flusher(&self, at: usize, metric: &str) -> f64 {
+        let address = self.hosts[at].as_ref().and_then(Host::metrics_address).expect("it is served");
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let scrape = Scrape::parse(body).expect("of the format");
+        scrape.value(metric, &[]).unwrap_or_else(|| panic!("{metric} is not told once"))
     }
 
     async fn send(&self, at: usize, group: usize, id: &str) -> i32 {
@@ -208,18 +250,7 @@ async fn a_group_whose_disk_fails_is_led_elsewhere_and_comes_back_and_the_other_
         hosts.client(leader, group).create_topic("orders", MessageType::Normal, 1).await;
         assert_eq!(hosts.send(leader, group, "first").await, 20000);
     }
-    let hurt = hosts.leader(0).await;
-    // The other group is led by the same process.
-    for _ in 0..50 {
-        if hosts.leader(1).await == hurt {
-            break;
-        }
-        let client = hosts.client(hurt, 1);
-        let request = admin::TransferLeaderRequest { target: hurt as u64 + 1, timeout_ms: 3_000 };
-        let _ = client.admin.transfer_leader(client.options(LONG), request).await;
-        hosts.runtime.sleep(Duration::from_millis(100)).await;
-    }
-    assert_eq!(hosts.leader(1).await, hurt);
+    let hurt = hosts.one_leads_both().await;
     let before = hosts.status(hurt, 1).await.expect("it answers").term;
     hosts.disks[hurt].is_bad.store(true, Ordering::SeqCst);
     let other = (hurt + 1) % 3;
@@ -241,6 +272,35 @@ async fn a_group_whose_disk_fails_is_led_elsewhere_and_comes_back_and_the_other_
         hosts.runtime.sleep(Duration::from_millis(50)).await;
     }
     let pulled = hosts.client(hurt, 0).pull("g", "orders", 0, Duration::ZERO).await;
+    assert_eq!(pulled.ids(), ["first", "second"]);
+    hosts.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_groups_of_a_disk_share_its_flusher_and_one_whose_sync_hangs_does_not_stop_the_other() {
+    let hosts = Hosts::start().await;
+    for group in 0..2 {
+        let leader = hosts.leader(group).await;
+        hosts.client(leader, group).create_topic("orders", MessageType::Normal, 1).await;
+        assert_eq!(hosts.send(leader, group, "first").await, 20000);
+    }
+    let hurt = hosts.one_leads_both().await;
+    assert!(hosts.flusher(hurt, "flotilla_flusher_logs").await >= 6.0, "three processes of two groups are one here");
+    let before = hosts.status(hurt, 1).await.expect("it answers").term;
+    hosts.disks[hurt].hang(true);
+    // At a replica that is well: its group finds another leader.
+    assert_eq!(hosts.send((hurt + 1) % 3, 0, "second").await, 20000);
+    let began = hosts.flusher(hurt, "flotilla_flusher_syncs_total").await;
+    for number in 0..50 {
+        assert_eq!(hosts.send(hurt, 1, &format!("m-{number}")).await, 20000);
+    }
+    assert!(hosts.flusher(hurt, "flotilla_flusher_syncs_total").await >= began + 50.0, "they go through the flusher");
+    assert!(hosts.flusher(hurt, "flotilla_flusher_longest_seconds").await > 0.1, "the one that hangs is seen");
+    let beside = hosts.status(hurt, 1).await.expect("it answers");
+    assert!(beside.can_write && beside.term == before, "no election in the group beside it");
+    hosts.disks[hurt].hang(false);
+    let leader = hosts.leader(0).await;
+    let pulled = hosts.client(leader, 0).pull("g", "orders", 0, Duration::ZERO).await;
     assert_eq!(pulled.ids(), ["first", "second"]);
     hosts.shutdown().await;
 }

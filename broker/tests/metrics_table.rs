@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Client, Cluster, message, resource};
-use flotilla_metrics::{Exposition, Scrape};
+use flotilla_broker::DiskSource;
+use flotilla_metrics::{Exposition, Scrape, Source};
 use flotilla_proto::v2::{self, MessageType, TransactionResolution};
 
 const EXPLAINED: &str = include_str!("../../docs/metrics.md");
@@ -120,6 +121,11 @@ async fn the_table_explains_every_metric_of_a_replica_and_no_other() {
         assert_eq!(explained[name.as_str()], kind, "kind of {name}");
     }
     assert!(served.len() > 70, "{}", served.len());
+    let mut out = Exposition::new();
+    DiskSource::new(cluster.runtime.clone()).measure(&mut out);
+    let of_disks = Scrape::parse(&out.finish()).expect("of the format").kinds;
+    let of_table = self::explained(|heading: &str| heading.ends_with("(disk)"));
+    assert!(of_disks.iter().map(|(name, kind)| (name.as_str(), kind.as_str())).eq(of_table), "{of_disks:?}");
     cluster.shutdown().await;
 }
 

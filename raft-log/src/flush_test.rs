@@ -1,19 +1,21 @@
-//! Async flush under power failures: what was counted durable is there, and what is there has no gap.
+//! Async flush under power failures: what was counted durable is there, and what is there has no gap. The end of a log whose disk hangs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use flotilla_runtime::Runtime;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::failure::Failure;
 use crate::ids::EntryId;
 use crate::log_files::LogFiles;
-use crate::recovery::open_log;
+use crate::recovery::{LOCK_FILE, open_log};
 use crate::segment::{Record, RecordKind};
-use crate::testing::{CrashDisk, StepRuntime};
+use crate::testing::{CrashDisk, SlowDisk, StepRuntime};
 use crate::vote_and_marks::SavedVote;
-use crate::{FlushMode, LogConfig, LogIndex, NodeId, Term};
+use crate::{Disk, FlushMode, LogConfig, LogIndex, NodeId, OsDisk, Term};
 
 fn open(disk: &CrashDisk, runtime: &StepRuntime) -> Result<LogFiles, crate::OpenError> {
     let mut config = LogConfig::new("/log", "cluster", "group", NodeId(1), [NodeId(1)]);
@@ -97,4 +99,28 @@ fn a_vote_stands_for_all_appends_before_it_in_an_async_log_too() {
     drop(files);
     disk.power_cycle_losing_all_unsynced();
     assert_eq!(open(&disk, &StepRuntime::default()).unwrap().view().ends().1, Some(EntryId::new(1, 4)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_log_lets_its_directory_go_when_its_last_sync_has_ended() {
+    let (runtime, disk) = (Runtime::tokio(), SlowDisk::default());
+    for flush in [FlushMode::Sync, FlushMode::Async { interval_ms: 1, bytes: 64 * 1024 }] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = LogConfig::new(dir.path(), "cluster", "group", NodeId(1), [NodeId(1)]);
+        (config.segment_bytes, config.flush) = (64 * 1024, flush);
+        let mut files = open_log(&config, Arc::new(disk.clone()), &runtime, Failure::default()).unwrap();
+        let view = files.view();
+        // So that nothing else is under way that the close waits for.
+        view.shared.background.idle().await;
+        disk.hang(true);
+        files.append(vec![record(0, 1)], Box::new(|_| {})).await.unwrap();
+        view.shared.background.idle().await;
+        drop(files);
+        let mut closing = std::pin::pin!(view.close());
+        assert!(runtime.timeout(Duration::from_millis(100), &mut closing).await.is_err(), "{flush:?}");
+        assert!(OsDisk.lock(&dir.path().join(LOCK_FILE)).is_err(), "{flush:?}: it is still written to");
+        disk.hang(false);
+        runtime.timeout(Duration::from_secs(60), closing).await.expect("the sync has ended");
+        assert!(OsDisk.lock(&dir.path().join(LOCK_FILE)).is_ok(), "{flush:?}");
+    }
 }

@@ -5,9 +5,9 @@
 //!                                            ▼          │
 //!                                     [queue] ─▶ fdatasync ─▶ durable mark
 //! ```
-//! With [`FlushMode::Sync`] there is no timer and no task: who pushes while nobody syncs starts the sync on a thread that may
-//! block, and while one runs the next group gathers by itself. With [`FlushMode::Async`] an append is done once it is written,
-//! and a task has a sync follow after an interval or so many bytes.
+//! The syncs are done by a thread of the disk's flusher ([`crate::disk_flusher`]), one at a time. With [`FlushMode::Sync`] there is
+//! no timer and no task: who pushes while nobody syncs has it begin, and while one runs the next group gathers by itself. With
+//! [`FlushMode::Async`] an append is done once it is written, and a task has a sync follow after an interval or so many bytes.
 
 use std::io;
 use std::path::Path;
@@ -19,6 +19,7 @@ use flotilla_runtime::{Runtime, Task, select};
 use tokio::sync::Notify;
 
 use crate::disk::DiskFile;
+use crate::disk_flusher::FlusherSeat;
 use crate::failure::{Failure, ReportPanic};
 use crate::ids::EntryId;
 use crate::sync_times::{SlowSyncs, SyncHistogram, SyncTimes};
@@ -55,6 +56,7 @@ pub(crate) struct Flusher {
 
 struct Inner {
     runtime: Runtime,
+    seat: FlusherSeat,
     failure: Failure,
     mode: FlushMode,
     queue: Mutex<Queue>,
@@ -79,15 +81,25 @@ struct Queue {
     target: Option<FlushTarget>,
     /// Bytes pushed since the last sync began.
     unsynced_bytes: u64,
-    /// Somebody syncs, and looks again before he goes. Only with [`FlushMode::Sync`].
+    /// Somebody was asked to sync, and looks again before he goes.
     is_draining: bool,
     closed: bool,
 }
 
-/// The drain that was started; over when it has found nothing left to do, or when it never gets to run.
+/// The drain that was asked for; over when it has found nothing left to do, or when it never gets to run.
 struct Draining {
     inner: Arc<Inner>,
     is_over: bool,
+}
+
+impl Draining {
+    /// True: there is more to do.
+    fn run(&mut self) -> bool {
+        let failure = self.inner.failure.clone();
+        let _guard = ReportPanic { failure: &failure, what: "flusher" };
+        self.is_over = !self.inner.sync_waiting();
+        !self.is_over
+    }
 }
 
 impl Drop for Draining {
@@ -150,32 +162,33 @@ impl Inner {
             return;
         }
         drop(queue);
-        let started = Draining { inner: self.clone(), is_over: false };
-        self.runtime.start_blocking("log-flusher", move || {
-            // All of it moves in, so that work that is never run is over, too.
-            let mut draining = started;
-            let failure = draining.inner.failure.clone();
-            let _guard = ReportPanic { failure: &failure, what: "flusher" };
-            draining.inner.drain();
-            draining.is_over = true;
-        });
+        let mut draining = Draining { inner: self.clone(), is_over: false };
+        self.seat.submit(Box::new(move || draining.run()));
     }
 
-    /// Syncs and tells until nobody waits.
-    fn drain(&self) {
+    /// Resolves once nobody syncs.
+    async fn drained(&self) {
         loop {
-            let gate = self.gate.lock().expect(POISON);
-            let (waiting, target) = {
-                let mut queue = self.queue();
-                if !queue.has_work() {
-                    // Under the lock: whoever pushes next starts the next drain.
-                    queue.is_draining = false;
-                    return;
-                }
-                queue.unsynced_bytes = 0;
-                (std::mem::take(&mut queue.waiting), queue.target.clone())
-            };
-            let Some(target) = target else { return };
+            let idle = self.idle.notified();
+            let mut idle = std::pin::pin!(idle);
+            idle.as_mut().enable();
+            if !self.queue().is_draining {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// One sync for all that wait, and their answers. True if more wait by then.
+    fn sync_waiting(&self) -> bool {
+        let gate = self.gate.lock().expect(POISON);
+        let (waiting, target) = {
+            let mut queue = self.queue();
+            queue.unsynced_bytes = 0;
+            (std::mem::take(&mut queue.waiting), queue.target.clone())
+        };
+        // Whoever waits has set one before.
+        if let Some(target) = target {
             let synced = self.sync(&target);
             drop(gate);
             for done in waiting {
@@ -184,19 +197,27 @@ impl Inner {
                     Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
                 });
             }
-            if self.mode != FlushMode::Sync && self.queue().waiting.is_empty() {
-                // What came meanwhile has an interval of its own: its push has woken the task again.
-                return;
-            }
         }
+        let mut queue = self.queue();
+        // Under the lock: whoever comes next asks for the next drain. What was pushed meanwhile with [`FlushMode::Async`] has an
+        // interval of its own, as its push has woken the task again.
+        queue.is_draining = !queue.waiting.is_empty();
+        queue.is_draining
     }
 }
 
 impl Flusher {
     /// Starts the flusher of a log whose tail is durable as told.
-    pub(crate) fn start(runtime: &Runtime, failure: Failure, mode: FlushMode, durable: Durable) -> Flusher {
+    pub(crate) fn start(
+        runtime: &Runtime,
+        seat: FlusherSeat,
+        failure: Failure,
+        mode: FlushMode,
+        durable: Durable,
+    ) -> Flusher {
         let inner = Arc::new(Inner {
             runtime: runtime.clone(),
+            seat,
             failure,
             mode,
             queue: Mutex::default(),
@@ -354,15 +375,7 @@ impl Flusher {
             // It can only have been cancelled with its runtime; then nobody waits any more.
             let _ = task.join().await;
         }
-        loop {
-            let idle = self.inner.idle.notified();
-            let mut idle = std::pin::pin!(idle);
-            idle.as_mut().enable();
-            if !self.inner.queue().is_draining {
-                break;
-            }
-            idle.await;
-        }
+        self.inner.drained().await;
         self.inner.moved.notify_waiters();
     }
 }
@@ -382,8 +395,8 @@ async fn run(inner: Arc<Inner>) {
             let _ = inner.runtime.timeout(Duration::from_millis(interval_ms), inner.hurry.notified()).await;
         }
         if has_work {
-            let draining = inner.clone();
-            inner.runtime.blocking(move || draining.drain()).await;
+            inner.start_drain(inner.queue());
+            inner.drained().await;
         }
         let queue = inner.queue();
         if queue.closed && !queue.has_work() {
@@ -397,19 +410,39 @@ async fn run(inner: Arc<Inner>) {
 
 #[cfg(test)]
 mod tests {
+    use futures::channel::oneshot;
+
     use super::*;
+    use crate::OsDisk;
     use crate::disk::Disk;
-    use crate::testing::{CrashDisk, StepRuntime};
+    use crate::testing::{CrashDisk, SlowDisk, StepRuntime};
+
+    const LONG: Duration = Duration::from_secs(60);
 
     fn target(disk: &CrashDisk, index: u64) -> FlushTarget {
-        let path = Path::new("/tail");
+        target_in(disk, Path::new("/tail"), index)
+    }
+
+    fn target_in(disk: &dyn Disk, path: &Path, index: u64) -> FlushTarget {
         let file = disk.open(path).or_else(|_| disk.create(path, 4096)).unwrap();
         let floor = TailFloor { sequence: 1, position: index };
         FlushTarget { path: path.into(), file, floor, last: Some(EntryId::new(1, index)) }
     }
 
     fn start(runtime: &StepRuntime, mode: FlushMode) -> Flusher {
-        Flusher::start(&runtime.handle(), Failure::default(), mode, Durable::default())
+        start_on(&CrashDisk::new(1), Path::new("/"), &runtime.handle(), mode)
+    }
+
+    fn start_on(disk: &dyn Disk, dir: &Path, runtime: &Runtime, mode: FlushMode) -> Flusher {
+        let seat = FlusherSeat::take(disk, dir, runtime).unwrap();
+        Flusher::start(runtime, seat, Failure::default(), mode, Durable::default())
+    }
+
+    /// Has a sync of all that was written; what is told of it.
+    fn asked(flusher: &Flusher) -> oneshot::Receiver<bool> {
+        let (done, told) = oneshot::channel();
+        flusher.flush(Box::new(move |flushed| done.send(flushed.is_ok()).expect("the test waits")));
+        told
     }
 
     #[test]
@@ -450,5 +483,49 @@ mod tests {
         flusher.push(&target, 10, Box::new(|flushed| assert!(flushed.is_err(), "the failure is final")));
         assert!(runtime.block_on(flusher.wait_durable(LogIndex(1))).is_err());
         runtime.block_on(flusher.keep_up());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_sync_that_hangs_is_told_by_nobody_and_no_other_log_of_its_disk_waits_for_it() {
+        let (dir, runtime, slow) = (tempfile::tempdir().unwrap(), Runtime::tokio(), SlowDisk::default());
+        let (tail, other_tail) = (dir.path().join("tail"), dir.path().join("other"));
+        let never = FlushMode::Async { interval_ms: 3_600_000, bytes: u64::MAX };
+        for mode in [FlushMode::Sync, never] {
+            let hanging = start_on(&slow, dir.path(), &runtime, mode);
+            let other = start_on(&OsDisk, dir.path(), &runtime, mode);
+            slow.hang(true);
+            hanging.push(&target_in(&slow, &tail, 1), 10, Box::new(|_| ()));
+            let mut told = asked(&hanging);
+            for index in 1..=20 {
+                other.push(&target_in(&OsDisk, &other_tail, index), 10, Box::new(|_| ()));
+                assert_eq!(runtime.timeout(LONG, asked(&other)).await, Ok(Ok(true)));
+                assert_eq!(other.durable().last, Some(EntryId::new(1, index)));
+            }
+            assert!(hanging.syncing_for() > Duration::ZERO && other.syncing_for() == Duration::ZERO);
+            assert_eq!((told.try_recv(), hanging.durable().last), (Ok(None), None), "nothing is durable yet");
+            let mut closing = std::pin::pin!(hanging.close());
+            assert!(runtime.timeout(Duration::from_millis(50), &mut closing).await.is_err(), "the sync goes on");
+            slow.hang(false);
+            runtime.timeout(LONG, closing).await.expect("the sync has ended");
+            assert_eq!((told.try_recv(), hanging.durable().last), (Ok(Some(true)), Some(EntryId::new(1, 1))));
+            other.close().await;
+        }
+    }
+
+    #[test]
+    fn a_sync_needs_no_thread_of_those_that_all_else_borrows() {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let tokio = builder.worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
+        let (runtime, dir) = (Runtime::tokio(), tempfile::tempdir().unwrap());
+        tokio.block_on(async {
+            let (go_on, told) = std::sync::mpsc::channel::<()>();
+            // Reads of a disk that hangs, say.
+            runtime.start_blocking("busy", move || assert!(told.recv_timeout(LONG).is_err(), "it is dropped"));
+            let flusher = start_on(&OsDisk, dir.path(), &runtime, FlushMode::Sync);
+            flusher.push(&target_in(&OsDisk, &dir.path().join("tail"), 1), 10, Box::new(|_| ()));
+            assert_eq!(runtime.timeout(LONG / 2, asked(&flusher)).await, Ok(Ok(true)));
+            drop(go_on);
+            flusher.close().await;
+        });
     }
 }

@@ -25,12 +25,15 @@ mod config;
 #[cfg(test)]
 mod crash_test;
 mod disk;
+mod disk_flusher;
 #[doc(hidden)]
 pub mod engine;
 mod errors;
 mod failure;
 mod feature_levels;
 mod fields;
+#[cfg(test)]
+mod flush_cost_test;
 #[cfg(test)]
 mod flush_test;
 mod flusher;
@@ -93,6 +96,7 @@ pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
 #[doc(hidden)]
 pub use disk::{WrapDisk, WrappingDisk};
+pub use disk_flusher::{DiskFlusherStats, disk_flushers};
 pub use errors::{Corruption, FullReason, OpenError, ProposeError, PurgeError, ReadError, ServeError, TransferError};
 pub use ids::{Incarnation, LogIndex, NodeId, Term};
 pub use integrity::{Integrity, ScrubProgress};

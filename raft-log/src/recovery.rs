@@ -18,6 +18,7 @@ use crate::boot_mark::BootMark;
 use crate::campaign_pause::CampaignPause;
 use crate::checkpoint_file::parse_checkpoint_name;
 use crate::disk::Disk;
+use crate::disk_flusher::FlusherSeat;
 use crate::failure::Failure;
 use crate::flusher::{Durable, Flusher};
 use crate::identity::{self, Origin};
@@ -64,6 +65,7 @@ pub(crate) fn open_log(
         io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.clone() },
         _ => OpenError::Io { path: lock_path.clone(), source: error },
     })?;
+    let seat = FlusherSeat::take(&*disk, dir, runtime).map_err(io_at(dir))?;
     let mut whose = identity::claim(&*disk, config, runtime)?;
     let names = disk.list(dir).map_err(io_at(dir))?;
     let named: Vec<_> = names.iter().filter_map(|name| Some((parse_segment_name(name)?, name))).collect();
@@ -145,7 +147,7 @@ pub(crate) fn open_log(
     let shared = Arc::new(Shared {
         state: RwLock::new(state),
         marks: Mutex::new(marks),
-        flusher: Flusher::start(runtime, failure.clone(), config.flush, Durable { floor, last }),
+        flusher: Flusher::start(runtime, seat, failure.clone(), config.flush, Durable { floor, last }),
         failure,
         room,
         background: Background::default(),

@@ -41,7 +41,7 @@ pub struct SyncHistogram {
 }
 
 impl SyncHistogram {
-    fn note(&mut self, took: Duration) {
+    pub(crate) fn note(&mut self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = (us / FIRST_BUCKET_US).checked_ilog2().map_or(0, |log| log as usize + 1);
         self.counts[bucket.min(BUCKET_COUNT - 1)] += 1;

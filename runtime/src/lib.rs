@@ -38,6 +38,14 @@ pub trait Driver: Send + Sync + 'static {
     fn start_blocking(&self, name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
         self.spawn(name, Box::pin(async move { work() }));
     }
+    /// Starts a thread of its own for work that stays, also when the scheduler of the tasks ends; returns before it runs.
+    ///
+    /// # Errors
+    /// [`std::io::ErrorKind::Unsupported`] where one thread runs all; any other: the machine has no thread left. `work` was dropped then.
+    fn start_thread(&self, name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) -> std::io::Result<()> {
+        let _ = (name, work);
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
     /// Monotonic time.
     fn now(&self) -> Instant;
     /// Wall clock, milliseconds since the Unix epoch. May jump.
@@ -137,6 +145,14 @@ impl Runtime {
     /// ended only the work itself can tell; it is dropped unrun if the runtime goes away first.
     pub fn start_blocking(&self, name: &'static str, work: impl FnOnce() + Send + 'static) {
         self.driver.start_blocking(name, Box::new(work));
+    }
+
+    /// See [`Driver::start_thread`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        self.driver.start_thread(name, Box::new(work))
     }
 
     /// Monotonic time.

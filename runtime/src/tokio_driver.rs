@@ -29,6 +29,10 @@ impl Driver for TokioDriver {
         self.spawn_blocking(work);
     }
 
+    fn start_thread(&self, name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) -> std::io::Result<()> {
+        std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+    }
+
     fn now(&self) -> Instant {
         let since = tokio::time::Instant::now().duration_since(origin());
         Instant::from_nanos(u64::try_from(since.as_nanos()).expect("a process does not live 584 years"))

@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use crate::broker::{Broker, Serving, bound, listen, serve, tls_source};
 use crate::config::BrokerConfig;
 use crate::failure::Failure;
+use crate::metrics::DiskSource;
 use crate::start_error::StartError;
 
 pub use desk::{PeerDesk, Placed};
@@ -93,7 +94,8 @@ impl Host {
             |config: &BrokerConfig| Arc::new(LateSource::new(format!("replica {} of {}", config.node, config.group)));
         let sources: Vec<Arc<LateSource>> = configs.iter().map(part).collect();
         let tls = TlsLinks::start(&configs[0].tls, &runtime)?;
-        let mut shown: Vec<_> = sources.iter().map(|source| source.clone() as Arc<dyn Source>).collect();
+        let mut shown: Vec<Arc<dyn Source>> = vec![Arc::new(DiskSource::new(runtime.clone()))];
+        shown.extend(sources.iter().map(|source| source.clone() as Arc<dyn Source>));
         shown.extend(tls_source(&tls, &configs[0]));
         let metrics = match configs[0].metrics_listen {
             Some(address) => Some(Endpoint::start(address, shown, &runtime).await?),

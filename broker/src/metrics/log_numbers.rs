@@ -176,7 +176,7 @@ fn write_disk(replica: &Replica, seen: &LogStatus, stats: &LogStats, out: &mut E
     out.gauge_whole("flotilla_log_segments", "Segments that hold entries.", &[], stats.segments);
 }
 
-fn buckets(histogram: &SyncHistogram) -> Buckets {
+pub(super) fn buckets(histogram: &SyncHistogram) -> Buckets {
     let (last, within): (Vec<_>, Vec<_>) = histogram.buckets().partition(|(bound, _)| *bound == Duration::MAX);
     Buckets {
         within: within.into_iter().map(|(bound, count)| (bound.as_secs_f64(), count)).collect(),

@@ -2,12 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use flotilla_broker::{Broker, BrokerConfig, ReplicaConfig};
+use flotilla_broker::{Broker, BrokerConfig, DiskSource, ReplicaConfig};
 use flotilla_chaos::cluster::{ClusterView, ClusterViewError};
-use flotilla_metrics::{Endpoint, EndpointError};
+use flotilla_metrics::{Endpoint, EndpointError, Source};
 use flotilla_namesrv::{Namesrv, NamesrvConfig};
 use flotilla_proto::client::{CallOptions, Connector, TonicConnector};
 use flotilla_proto::namesrv::{ListBrokersRequest, ReplicaRole};
@@ -216,7 +217,8 @@ impl DevCluster {
         }
         let metrics = match metrics {
             Some((address, listener)) => {
-                let sources = brokers.iter().map(Broker::metrics).chain([namesrv.metrics()]).collect();
+                let disks: Arc<dyn Source> = Arc::new(DiskSource::new(runtime.clone()));
+                let sources = brokers.iter().map(Broker::metrics).chain([namesrv.metrics(), disks]).collect();
                 let served = Endpoint::start_on(listener, sources, runtime);
                 Some(served.map_err(|source| EndpointError::Listen { address, source })?)
             }

@@ -50,6 +50,10 @@ pub trait Disk: Send + Sync + 'static {
     fn boot_id(&self) -> io::Result<Option<String>> {
         Ok(None)
     }
+    /// The number of the device that holds `dir`: logs of the same one share a flusher. `None`: no real one, the log is alone.
+    fn device(&self, _dir: &Path) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
     /// Size of the file system of `dir`, bytes; 0 if it has no such thing.
     fn total_bytes(&self, _dir: &Path) -> io::Result<u64> {
         Ok(0)

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -193,6 +193,10 @@ impl Disk for OsDisk {
     fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
         Ok(mmap::space(dir)?.total)
     }
+
+    fn device(&self, dir: &Path) -> io::Result<Option<u64>> {
+        Ok(Some(std::fs::metadata(dir)?.dev()))
+    }
 }
 
 impl DiskFile for OsFile {
@@ -284,7 +288,6 @@ mod tests {
 
     #[test]
     fn a_reserved_file_is_zero_has_its_blocks_and_takes_lazy_writes() {
-        use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         let file = OsDisk.reserve(&path, 3 << 20).unwrap();

@@ -61,6 +61,9 @@ impl<W: WrapDisk> Disk for WrappingDisk<W> {
     fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
         self.0.total_bytes(dir)
     }
+    fn device(&self, dir: &Path) -> io::Result<Option<u64>> {
+        OsDisk.device(dir)
+    }
     fn boot_id(&self) -> io::Result<Option<String>> {
         OsDisk.boot_id()
     }

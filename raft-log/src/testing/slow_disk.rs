@@ -1,10 +1,10 @@
-//! A disk whose syncs take longer when told so, over the machine's own.
+//! A disk whose syncs take longer, or do not come back, when told so, over the machine's own.
 #![allow(clippy::disallowed_methods, reason = "a slow disk keeps its thread waiting, as a real one does")]
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,11 +18,15 @@ pub(crate) type SlowDisk = WrappingDisk<SlowSyncs>;
 #[derive(Clone, Default)]
 pub(crate) struct SlowSyncs {
     extra_ms: Arc<AtomicU64>,
+    hang: Arc<(Mutex<bool>, Condvar)>,
 }
+
+/// No sync hangs for longer: a test that fails meanwhile has to end.
+const HANG_MAX: Duration = Duration::from_secs(60);
 
 struct SlowFile {
     file: Arc<dyn DiskFile>,
-    extra_ms: Arc<AtomicU64>,
+    syncs: SlowSyncs,
 }
 
 impl SlowDisk {
@@ -30,11 +34,18 @@ impl SlowDisk {
     pub(crate) fn take_longer(&self, extra: Duration) {
         self.0.extra_ms.store(u64::try_from(extra.as_millis()).unwrap(), Ordering::Relaxed);
     }
+
+    /// Syncs do not come back while this is so.
+    pub(crate) fn hang(&self, hangs: bool) {
+        let (told, changed) = &*self.0.hang;
+        *told.lock().unwrap() = hangs;
+        changed.notify_all();
+    }
 }
 
 impl WrapDisk for SlowSyncs {
     fn wrap(&self, file: Arc<dyn DiskFile>, _: &Path) -> Arc<dyn DiskFile> {
-        Arc::new(SlowFile { file, extra_ms: self.extra_ms.clone() })
+        Arc::new(SlowFile { file, syncs: self.clone() })
     }
 }
 
@@ -67,7 +78,9 @@ impl DiskFile for SlowFile {
         self.file.read_uncached(offset, len)
     }
     fn sync_data(&self) -> io::Result<()> {
-        std::thread::sleep(Duration::from_millis(self.extra_ms.load(Ordering::Relaxed)));
+        std::thread::sleep(Duration::from_millis(self.syncs.extra_ms.load(Ordering::Relaxed)));
+        let (hangs, changed) = &*self.syncs.hang;
+        drop(changed.wait_timeout_while(hangs.lock().unwrap(), HANG_MAX, |hangs| *hangs).unwrap());
         self.file.sync_data()
     }
 }
