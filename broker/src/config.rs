@@ -35,6 +35,14 @@ pub struct BrokerConfig {
     pub data_dir: PathBuf,
     /// Where clients are served (gRPC, admin included). Default `0.0.0.0:8081`; port 0 lets the system choose.
     pub client_listen: SocketAddr,
+    /// The folder that `flotilla admin backup create` makes backups in, on this machine. On another file system than `data_dir` they
+    /// are whole copies; on the same one they share what does not change any more. Not in `data_dir`. Default: none, backups are
+    /// refused.
+    pub backup_dir: Option<PathBuf>,
+    /// Bytes a second that a backup reads, unless who asks for it says otherwise. Default 64 MiB; at least 1 MiB.
+    pub backup_bytes_per_s: u64,
+    /// A backup that takes longer is given up, ms. Default 6 hours; at least 1,000.
+    pub backup_ms_max: u64,
     /// The `host:port` that clients are told for this replica. Default: this replica's `client` in `replicas`, else the
     /// address really bound (with 127.0.0.1 for a wildcard).
     pub client_advertise: Option<String>,
@@ -280,6 +288,9 @@ impl Default for BrokerConfig {
             node: 1,
             data_dir: PathBuf::from("flotilla-data"),
             client_listen: SocketAddr::from(([0, 0, 0, 0], 8081)),
+            backup_dir: None,
+            backup_bytes_per_s: 64 << 20,
+            backup_ms_max: 6 * 3_600_000,
             client_advertise: None,
             peer_listen: SocketAddr::from(([0, 0, 0, 0], 10912)),
             replicas: Vec::new(),
@@ -413,6 +424,17 @@ impl BrokerConfig {
         if self.data_dir.as_os_str().is_empty() {
             problems.push("data_dir is empty, a directory is needed".to_owned());
         }
+        match &self.backup_dir {
+            Some(dir) if dir.as_os_str().is_empty() => {
+                problems.push("backup_dir is empty, a directory is needed".to_owned());
+            }
+            Some(dir) if dir.starts_with(&self.data_dir) => problems.push(format!(
+                "backup_dir {} lies in data_dir {}: what takes the one would take the other",
+                dir.display(),
+                self.data_dir.display()
+            )),
+            _ => {}
+        }
         self.check_addresses(&mut problems);
         self.check_replicas(&mut problems);
         self.check_numbers(&mut problems);
@@ -481,7 +503,9 @@ impl BrokerConfig {
     }
 
     fn check_numbers(&self, problems: &mut Vec<String>) {
-        let ranges: [(&str, u64, u64, u64); 41] = [
+        let ranges: [(&str, u64, u64, u64); 43] = [
+            ("backup_bytes_per_s", self.backup_bytes_per_s, BACKUP_BYTES_PER_S_MIN, u64::MAX),
+            ("backup_ms_max", self.backup_ms_max, 1_000, u64::MAX),
             ("read_lag_ms_max", self.read_lag_ms_max, 100, 600_000),
             ("retention_ms", self.retention_ms, 1, u64::MAX),
             ("retention_hour_utc", self.retention_hour_utc.unwrap_or(0).into(), 0, 23),
@@ -633,6 +657,8 @@ fn feature_level_max() -> u8 {
 pub const REPLICAS_MAX: usize = 9;
 /// The longest time a message may be invisible, ms: 12 hours, as RocketMQ has it.
 pub const INVISIBLE_MS_MAX: u64 = 12 * 3600 * 1000;
+/// Slowest pace of a backup, bytes a second.
+pub const BACKUP_BYTES_PER_S_MIN: u64 = 1 << 20;
 
 /// Host and port of a `host:port` text; an IPv6 host stands in brackets.
 pub fn split_host_port(address: &str) -> Option<(&str, u16)> {

@@ -13,6 +13,7 @@
 //! runs a [`Broker`], or a [`Host`] with replicas of several groups; a simulation runs [`Node`]s.
 
 mod admin;
+pub mod backup;
 mod broker;
 mod cluster;
 pub mod config;

@@ -14,6 +14,7 @@ use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{ApplyObserver, StoreReader};
 use tokio::sync::Notify;
 
+use crate::admin::backup::Backups;
 use crate::admin::key_indexer::{self, GrownQueues};
 use crate::admin::service::AdminService;
 use crate::cluster::view::{self, ClusterView};
@@ -278,6 +279,9 @@ impl Node {
         }
         registration::unregister(&replica, &*self.connector, timeout / 2).await;
         replica.clients.close_all();
+        // Half of what is left: the log needs some, too.
+        let left = timeout.saturating_sub(replica.runtime.now() - started);
+        replica.backups.stop(&replica.runtime, left / 2).await;
         let left = timeout.saturating_sub(replica.runtime.now() - started);
         replica.log.shutdown(left).await;
         for task in tasks {
@@ -291,6 +295,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         // Their tasks hold the replica, which holds them: cut here.
         self.replica.clients.close_all();
+        self.replica.backups.abandon();
     }
 }
 
@@ -354,6 +359,7 @@ fn assemble(
         fitness: Fitness::default(),
         lag: Mutex::default(),
         renewals: Renewals::default(),
+        backups: Backups::default(),
         failure,
         config,
     };

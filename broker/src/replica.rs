@@ -10,6 +10,7 @@ use flotilla_runtime::Runtime;
 use flotilla_store::key_index::KeyIndex;
 use flotilla_store::{Command, StoreReader, TopicInfo, TopicLevel};
 
+use crate::admin::backup::Backups;
 use crate::admin::key_indexer::GrownQueues;
 use crate::cluster::view::ClusterView;
 use crate::config::BrokerConfig;
@@ -93,6 +94,8 @@ pub struct Replica {
     pub lag: Mutex<LagTrack>,
     /// Deliveries that are prolonged while their consumers live.
     pub renewals: Renewals,
+    /// The newest backup.
+    pub backups: Backups,
     /// Why the process must exit, once it must.
     pub failure: Arc<Failure>,
     /// `host:port` that clients are told for this replica.

@@ -1,6 +1,7 @@
 //! What clients and operators meet at the brokers of a group, all in one process. One binary, because each links all of the broker.
 
 mod administering;
+mod backing_up;
 mod bounds;
 mod changing;
 mod clients;

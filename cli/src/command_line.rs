@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use flotilla_raft_log::CORE_LOG_LEVELS;
 use flotilla_runtime::Runtime;
 
-use crate::commands::{admin, bench, broker, demo, dev, log, namesrv, receive, send};
+use crate::commands::{admin, backup, bench, broker, demo, dev, log, namesrv, receive, send};
 use crate::failure::Failure;
 
 /// A message broker cluster with RocketMQ's semantics in which a broker group is one Raft group.
@@ -44,6 +44,7 @@ pub enum Command {
     Receive(receive::ReceiveArguments),
     Bench(bench::BenchArguments),
     Log(log::LogArguments),
+    Backup(backup::BackupArguments),
 }
 
 /// What real servers log unless told otherwise.
@@ -63,7 +64,8 @@ impl Command {
             | Command::Send(_)
             | Command::Receive(_)
             | Command::Bench(_)
-            | Command::Log(_) => "warn".to_owned(),
+            | Command::Log(_)
+            | Command::Backup(_) => "warn".to_owned(),
         }
     }
 
@@ -78,6 +80,7 @@ impl Command {
             Command::Receive(arguments) => receive::run(arguments, runtime).await,
             Command::Bench(arguments) => bench::run(arguments, runtime).await,
             Command::Log(arguments) => log::run(arguments, runtime).await,
+            Command::Backup(arguments) => backup::run(arguments, runtime).await,
         }
     }
 }

@@ -194,6 +194,7 @@ has_status!(
     admin::SetWritePermissionReply,
     admin::SetTopicSharesReply,
     admin::RecoverGroupReply,
+    admin::BackupReply,
     admin::UpdateTopicReply,
     admin::UpdateGroupReply,
     admin::ResetGroupReply,
@@ -489,6 +490,23 @@ impl AdminClient {
     ) -> Result<admin::RecoverGroupReply, AdminError> {
         let request = admin::RecoverGroupRequest { confirmed: true, group: group.to_owned(), node };
         self.ask_one(address, &|calls, options| calls.recover_group(options, request.clone())).await
+    }
+
+    /// The newest backup of each replica, as it says itself.
+    ///
+    /// # Errors
+    /// As [`AdminClient::cluster_status`].
+    pub async fn backups(&self) -> Result<Vec<FromReplica<admin::BackupReply>>, AdminError> {
+        let request = admin::BackupRequest::default();
+        self.each_replica(|calls, options| calls.backup(options, request.clone())).await
+    }
+
+    /// Has the replica at `address` begin a backup, give one up, or tell of its newest one, and returns at once.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub async fn backup(&self, address: &str, request: admin::BackupRequest) -> Result<admin::BackupReply, AdminError> {
+        self.ask_one(address, &|calls, options| calls.backup(options, request.clone())).await
     }
 
     /// The rows of all namesrvs, of each replica the newest; empty if the client knows no namesrv. None of them is believed

@@ -524,6 +524,7 @@ impl AdminCalls for Replica {
         ask_producer AskProducerRequest AskProducerReply;
         list_replicas ListReplicasRequest ListReplicasReply;
         recover_group RecoverGroupRequest RecoverGroupReply;
+        backup BackupRequest BackupReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
         reset_group ResetGroupRequest ResetGroupReply;

@@ -51,6 +51,7 @@ macro_rules! admin_unary {
             ask_producer "AskProducer" AskProducerRequest AskProducerReply;
             list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
             recover_group "RecoverGroup" RecoverGroupRequest RecoverGroupReply;
+            backup "Backup" BackupRequest BackupReply;
             update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
             update_group "UpdateGroup" UpdateGroupRequest UpdateGroupReply;
             reset_group "ResetGroup" ResetGroupRequest ResetGroupReply;

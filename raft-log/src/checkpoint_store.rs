@@ -47,6 +47,8 @@ struct State {
     chosen: Option<LogIndex>,
     /// The one that the log is to be purged to next.
     purging_to: Option<LogIndex>,
+    /// Those that stay because somebody copies them, and how many do.
+    pinned: BTreeMap<LogIndex, usize>,
     /// Next to be written; a newer one takes the place of an older one that still waits.
     waiting: Option<PendingCheckpoint>,
     is_writing: bool,
@@ -69,10 +71,12 @@ impl State {
     fn take_old(&mut self, purged: Option<LogIndex>) -> Vec<LogIndex> {
         let newest_from = self.files.iter().rev().nth(KEPT - 1).copied().unwrap_or(LogIndex(0));
         let served = self.served(purged);
-        let is_old = |index: &LogIndex| *index < newest_from && served.is_some_and(|served| *index < served);
+        let is_free = |index: &LogIndex| *index < newest_from && !self.pinned.contains_key(index);
+        let is_old = |index: &LogIndex| is_free(index) && served.is_some_and(|served| *index < served);
         let mut old: Vec<LogIndex> = self.files.iter().copied().filter(is_old).collect();
         self.files.retain(|index| !old.contains(index));
-        let is_between = |index: &LogIndex| *index < newest_from && Some(*index) != served;
+        let pinned: BTreeSet<LogIndex> = self.pinned.keys().copied().collect();
+        let is_between = |index: &LogIndex| *index < newest_from && Some(*index) != served && !pinned.contains(index);
         while self.files.iter().filter(|index| is_between(index)).count() > BETWEEN_MAX {
             let all: Vec<LogIndex> = std::iter::once(LogIndex(0)).chain(self.files.iter().copied()).collect();
             let inner = all.windows(3).filter(|three| is_between(&three[1]));
@@ -81,6 +85,32 @@ impl State {
             old.push(closest[1]);
         }
         old
+    }
+}
+
+/// Checkpoints that stay while this is held, with the side files that they rely on.
+pub(crate) struct Pinned {
+    inner: Arc<Inner>,
+    indexes: Vec<LogIndex>,
+}
+
+impl Pinned {
+    /// Their last entries, rising.
+    pub(crate) fn indexes(&self) -> &[LogIndex] {
+        &self.indexes
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let mut state = self.inner.state();
+        for index in &self.indexes {
+            let left = state.pinned.get(index).map_or(0, |count| count - 1);
+            match left {
+                0 => drop(state.pinned.remove(index)),
+                left => drop(state.pinned.insert(*index, left)),
+            }
+        }
     }
 }
 
@@ -215,6 +245,16 @@ impl CheckpointStore {
 
     pub(crate) fn pause_max(&self) -> Duration {
         self.inner.state().pause_max
+    }
+
+    /// Has all that are kept now stay for as long as the answer is held.
+    pub(crate) fn pin(&self) -> Pinned {
+        let mut state = self.inner.state();
+        let indexes: Vec<LogIndex> = state.files.iter().copied().collect();
+        for index in &indexes {
+            *state.pinned.entry(*index).or_default() += 1;
+        }
+        Pinned { inner: self.inner.clone(), indexes: indexes.clone() }
     }
 
     /// All that are kept, rising.
@@ -408,6 +448,19 @@ mod tests {
         assert_eq!(state.served(Some(LogIndex(40))), Some(LogIndex(40)), "a choice of the past is none");
         assert_eq!(state.take_old(Some(LogIndex(50))), indexes(&[30]));
         assert_eq!(state.files.iter().copied().collect::<Vec<_>>(), indexes(&[40, 50]));
+    }
+
+    #[test]
+    fn what_is_pinned_stays_until_it_is_not() {
+        let mut state = State::default();
+        state.pinned.insert(LogIndex(10), 1);
+        for index in 1..=100 {
+            state.files.insert(LogIndex(index * 10));
+            state.take_old(Some(LogIndex(index * 10)));
+        }
+        assert_eq!(state.files.iter().map(|index| index.0).collect::<Vec<_>>(), [10, 990, 1000]);
+        state.pinned.clear();
+        assert_eq!(state.take_old(Some(LogIndex(1000))), [LogIndex(10)]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Three replicas in one process, over segment files in temporary directories.
 
+mod backed_up;
 mod bad_weather;
 mod damage_test;
 mod emptied;
@@ -51,6 +52,17 @@ impl Cluster {
             cluster.start_node(node).await;
         }
         cluster
+    }
+
+    /// A group of one whose directory was made beforehand, with a net of its own.
+    pub(crate) fn beside(&self, node: NodeId, dir: TempDir) -> Cluster {
+        Cluster {
+            dirs: [(node, dir)].into(),
+            net: MemoryNet::default(),
+            running: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            runtime: self.runtime.clone(),
+        }
     }
 
     pub(crate) fn nodes(&self) -> Vec<NodeId> {

@@ -9,12 +9,13 @@
 //!
 //! What is handed in: a [`Disk`] ([`OsDisk`] in real processes), a [`Transport`] to the peers, a
 //! [`flotilla_runtime::Runtime`], and the [`StateMachine`] that gives the log its meaning. Formats are drawn in
-//! `docs/formats/`: `segment.md`, `vote-and-marks.md`, `raft-checkpoint.md`, `peer-wire.md`, `recovery-order.md`.
+//! `docs/formats/`: `segment.md`, `vote-and-marks.md`, `raft-checkpoint.md`, `peer-wire.md`, `recovery-order.md`, `backup.md`.
 
 mod ack;
 #[cfg(test)]
 mod ack_cluster_test;
 mod background;
+mod backup;
 mod boot_mark;
 mod campaign_pause;
 mod checkpoint_file;
@@ -92,6 +93,10 @@ mod vitals;
 mod vote_and_marks;
 
 pub use ack::{AckFailure, AckTicket, AckWatch, AckWhen, FollowerMarks, ReplicationStatus};
+pub use backup::{
+    BackupError, BackupFile, BackupProgress, BackupReport, BackupRequest, FoundError, Founded, SideNames,
+    found_from_backup,
+};
 pub use config::{FlushMode, LogConfig, RaftTiming};
 pub use disk::{DirLock, Disk, DiskFile, OsDisk, read_file, write_file_atomically};
 #[doc(hidden)]
@@ -104,6 +109,7 @@ pub use lost_tail::{LostEntry, LostTail, LostTailError, LostTailStatus};
 pub use member::{GroupMembers, Member};
 pub use membership_change::MemberError;
 pub use purge::{DiskUse, LogExtent, Purgeable, SegmentExtent};
+pub use recovery::LOCK_FILE;
 pub use recovery_report::{RecoveryPhase, RecoveryReport, SkippedCheckpoint, TornTail};
 pub use replicated_log::{Applied, LogEntry, ReplicatedLog};
 pub use room::ProposalClass;

@@ -42,7 +42,8 @@ use crate::term_runs::TermRuns;
 use crate::vote_and_marks::{FILE_BYTES, MARKS_FILE, TailFloor, VoteAndMarks};
 use crate::{Corruption, LogConfig, LogIndex, OpenError};
 
-pub(crate) const LOCK_FILE: &str = "lock";
+/// Whoever writes to a log's directory has this file in it locked.
+pub const LOCK_FILE: &str = "lock";
 /// What a scan says where it finds zeroes instead of a record.
 const NO_RECORD: &str = "no record";
 /// What is behind a torn tail is looked at and zeroed in pieces of this many bytes.

@@ -35,7 +35,7 @@ pub(crate) struct RecoveryOrder {
     pub(crate) epoch: u16,
     /// Where the log ended when it was given: one that goes on from there has heard of a leader meanwhile.
     pub(crate) last: EntryId,
-    /// How the replica is reached.
+    /// How the replica is reached; empty: as its settings say when the order is carried out.
     pub(crate) contact: String,
 }
 
@@ -111,12 +111,22 @@ impl RecoveryOrder {
 }
 
 /// Carries out the order in `dir`, if there is one. Nobody else uses the log yet.
-pub(crate) async fn carry_out(files: &mut LogFiles, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+/// `contact`: how this replica is reached, where the order does not say.
+pub(crate) async fn carry_out(
+    files: &mut LogFiles,
+    disk: &dyn Disk,
+    dir: &Path,
+    contact: &str,
+) -> Result<(), OpenError> {
     let path = dir.join(ORDER_FILE);
     let io = |source| OpenError::Io { path: path.clone(), source };
     let corrupt = |what| OpenError::Corrupt(Corruption { path: path.clone(), offset: 0, what });
     let order = match read_file(disk, &path) {
-        Ok(bytes) => RecoveryOrder::decode(bytes).map_err(corrupt)?,
+        Ok(bytes) => {
+            let order = RecoveryOrder::decode(bytes).map_err(corrupt)?;
+            let contact = if order.contact.is_empty() { contact.to_owned() } else { order.contact };
+            RecoveryOrder { contact, ..order }
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io(error)),
     };

@@ -52,7 +52,7 @@ fn ordered(seed: u64) -> CrashDisk {
 fn start(disk: &CrashDisk) -> Result<LogFiles, OpenError> {
     let runtime = StepRuntime::default();
     let mut files = open(disk, &runtime)?;
-    runtime.block_on(carry_out(&mut files, disk, Path::new(DIR)))?;
+    runtime.block_on(carry_out(&mut files, disk, Path::new(DIR), "there"))?;
     Ok(files)
 }
 

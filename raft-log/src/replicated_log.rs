@@ -315,6 +315,11 @@ impl<O: Send + 'static> ReplicatedLog<O> {
         self.inner.gone.broke(node);
     }
 
+    /// The disk that the log is on.
+    pub fn disk(&self) -> Arc<dyn Disk> {
+        self.inner.disk.clone()
+    }
+
     /// Runs `work`, which writes to the replica's data directory, where it may block. The directory is not let go before it is
     /// done.
     ///

@@ -108,6 +108,16 @@ pub fn summarize(disk: &dyn Disk, dir: &Path, checkpoint: &[u8]) -> Result<State
     })
 }
 
+/// The names of the files in the store's folder that a checkpoint's state relies on.
+///
+/// # Errors
+/// What is wrong with the state.
+pub fn side_file_names(checkpoint: &[u8]) -> Result<Vec<String>, String> {
+    let (head, _) = checkpoint::decode_head(checkpoint)?;
+    let index_files = head.index_files.iter().map(IndexFileId::file_name);
+    Ok(index_files.chain(head.part_files.iter().map(PartFileId::file_name)).collect())
+}
+
 /// Looks at every part file in `dir`, at all of each.
 ///
 /// # Errors

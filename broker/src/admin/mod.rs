@@ -1,5 +1,6 @@
 //! The operator calls: topics, groups, and the state of the broker group.
 
+pub mod backup;
 pub mod cluster;
 pub mod dead_letters;
 pub mod groups;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use flotilla_proto::{Admin, CallContext, admin};
 use flotilla_runtime::BoxFuture;
 
-use super::{cluster, dead_letters, groups, messages, placement, positions, recovery, replicas, topics, transactions};
+use super::{
+    backup, cluster, dead_letters, groups, messages, placement, positions, recovery, replicas, topics, transactions,
+};
 use crate::duty::check;
 use crate::lead::leader_call::{LeaderCall, lead};
 use crate::replica::Replica;
@@ -75,6 +77,10 @@ impl Admin for AdminService {
         request: admin::RecoverGroupRequest,
     ) -> BoxFuture<'_, admin::RecoverGroupReply> {
         Box::pin(recovery::recover_group(&self.replica, request))
+    }
+
+    fn backup(&self, context: CallContext, request: admin::BackupRequest) -> BoxFuture<'_, admin::BackupReply> {
+        Box::pin(backup::backup(&self.replica, context, request))
     }
 
     fn ask_producer(

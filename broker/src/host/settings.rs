@@ -13,7 +13,7 @@ pub const HOSTED_GROUPS_MAX: usize = 15;
 const TABLES: &str = "groups";
 
 /// The settings of each group, from TOML text: one, or one for each `[[groups]]`, whose keys win over those of the top level. A
-/// group without a `data_dir` has a directory of its name in that of the top level. Nothing is judged yet.
+/// group without a `data_dir` or `backup_dir` has a directory of its name in that of the top level. Nothing is judged yet.
 ///
 /// # Errors
 /// If the text is not understood.
@@ -33,12 +33,15 @@ pub fn groups_from_toml(text: &str) -> Result<Vec<BrokerConfig>, ConfigError> {
                 "{TABLES} holds {table}, a table is needed: write [[{TABLES}]]"
             )));
         };
-        let has_dir = own.contains_key("data_dir");
+        let [has_dir, has_backup_dir] = ["data_dir", "backup_dir"].map(|key| own.contains_key(key));
         let mut whole = common.clone();
         whole.extend(own);
         let mut config: BrokerConfig = Value::Table(whole).try_into().map_err(malformed)?;
         if !has_dir {
             config.data_dir = config.data_dir.join(&config.group);
+        }
+        if !has_backup_dir {
+            config.backup_dir = config.backup_dir.map(|dir| dir.join(&config.group));
         }
         configs.push(config);
     }

@@ -59,6 +59,9 @@ pub struct BrokerArguments {
     /// Where log and checkpoints live; created if absent [default: flotilla-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// The folder that `flotilla admin backup create` makes backups in [default: none, backups are refused]
+    #[arg(long, value_name = "DIR")]
+    backup_dir: Option<PathBuf>,
     /// Where clients are served [default: 0.0.0.0:8081]
     #[arg(long, value_name = "IP:PORT")]
     client_listen: Option<SocketAddr>,
@@ -231,6 +234,7 @@ impl BrokerArguments {
         let given = [
             ("--group", self.group.is_some()),
             ("--data-dir", self.data_dir.is_some()),
+            ("--backup-dir", self.backup_dir.is_some()),
             ("--client-listen", self.client_listen.is_some()),
             ("--client-advertise", self.client_advertise.is_some()),
             ("--peer-listen", self.peer_listen.is_some()),
@@ -247,6 +251,9 @@ impl BrokerArguments {
         set(&mut config.group, self.group);
         set(&mut config.node, self.node);
         set(&mut config.data_dir, self.data_dir);
+        if self.backup_dir.is_some() {
+            config.backup_dir = self.backup_dir;
+        }
         set(&mut config.client_listen, self.client_listen);
         set(&mut config.peer_listen, self.peer_listen);
         set(&mut config.segment_bytes, self.segment_bytes);
@@ -301,6 +308,7 @@ mod tests {
         assert_eq!(BrokerConfig::from_toml(EXAMPLE_CONFIG).unwrap(), BrokerConfig::default());
         let full = BrokerConfig {
             client_advertise: Some("a:1".to_owned()),
+            backup_dir: Some("backups".into()),
             advertise_name: Some("a:1".to_owned()),
             data_bytes_max: Some(4 << 30),
             retention_bytes: Some(4 << 30),

@@ -1,6 +1,7 @@
 //! One file (or folder) per command, each with its arguments and its `run`.
 
 pub mod admin;
+pub mod backup;
 pub mod bench;
 pub mod broker;
 pub mod demo;

@@ -4,6 +4,7 @@
     reason = "tests wait for real processes, with the machine's clock and threads of their own"
 )]
 
+mod backup;
 mod bad_input;
 mod cluster;
 mod copies;

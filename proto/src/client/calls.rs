@@ -129,6 +129,7 @@ pub trait AdminCalls: Send + Sync + 'static {
         ask_producer AskProducerRequest AskProducerReply;
         list_replicas ListReplicasRequest ListReplicasReply;
         recover_group RecoverGroupRequest RecoverGroupReply;
+        backup BackupRequest BackupReply;
         update_topic UpdateTopicRequest UpdateTopicReply;
         update_group UpdateGroupRequest UpdateGroupReply;
         reset_group ResetGroupRequest ResetGroupReply;

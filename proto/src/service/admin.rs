@@ -55,6 +55,8 @@ pub trait Admin: Send + Sync + 'static {
         list_replicas "ListReplicas" ListReplicasRequest ListReplicasReply;
         /// Has the group go on with the asked replica alone; never forwarded.
         recover_group "RecoverGroup" RecoverGroupRequest RecoverGroupReply;
+        /// Copies the asked replica's data, tells of the newest copy, or ends it; never forwarded.
+        backup "Backup" BackupRequest BackupReply;
         /// Changes a topic that is in use.
         update_topic "UpdateTopic" UpdateTopicRequest UpdateTopicReply;
         /// Changes a group that is in use.

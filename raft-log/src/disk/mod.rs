@@ -37,6 +37,10 @@ pub trait Disk: Send + Sync + 'static {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
     /// Gives a file another name, replacing what had it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file that nobody changes any more a second name. Only on the same file system; a disk may not be able to.
+    fn link(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Takes a file's name away; readers that hold its bytes keep them.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes creations, renames and removals in `dir` durable.
@@ -50,7 +54,8 @@ pub trait Disk: Send + Sync + 'static {
     fn boot_id(&self) -> io::Result<Option<String>> {
         Ok(None)
     }
-    /// The number of the device that holds `dir`: logs of the same one share a flusher. `None`: no real one, the log is alone.
+    /// The number of the device that holds `dir`: logs of the same one share a flusher, and a file there may have a second name. `None`: no real
+    /// one.
     fn device(&self, _dir: &Path) -> io::Result<Option<u64>> {
         Ok(None)
     }

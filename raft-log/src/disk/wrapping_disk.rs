@@ -13,6 +13,10 @@ pub trait WrapDisk: Send + Sync + 'static {
         let _ = path;
         file
     }
+    /// Whether a file may have two names.
+    fn may_link(&self) -> bool {
+        true
+    }
     /// As [`Disk::free_bytes`].
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         OsDisk.free_bytes(dir)
@@ -45,6 +49,9 @@ impl<W: WrapDisk> Disk for WrappingDisk<W> {
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         OsDisk.rename(from, to)
+    }
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.0.may_link() { OsDisk.link(from, to) } else { Err(io::ErrorKind::CrossesDevices.into()) }
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
         OsDisk.remove(path)

@@ -70,7 +70,7 @@ impl Replica {
                 })
                 .await?
             };
-            carry_out(&mut files, &*disk, &config.dir).await?;
+            carry_out(&mut files, &*disk, &config.dir, &config.contact).await?;
             let view = files.view();
             let standings = view.standings().clone();
             let transport: Arc<dyn Transport> = Arc::new(Fence::new(transport, standings.clone()));

@@ -6,6 +6,7 @@ mod inspect;
 mod positions;
 mod read_ahead;
 mod record;
+mod record_stream;
 #[allow(clippy::module_inception, reason = "the file is named after its type")]
 mod segment;
 mod summary;
@@ -16,5 +17,6 @@ pub(crate) use inspect::{Found, record_behind, walk_segment};
 pub(crate) use record::{
     ALIGN_BYTES, RECORD_HEADER_BYTES, Record, RecordKind, encode_header, encode_record, record_bytes,
 };
+pub(crate) use record_stream::{RecordStream, Unsound};
 pub(crate) use segment::{Check, PartError, Segment, SegmentPart, scan_segment};
 pub(crate) use summary::Summary;

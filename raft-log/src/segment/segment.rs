@@ -132,6 +132,12 @@ impl Segment {
         mark.map_or(0, |(_, position)| self.position.saturating_sub(position))
     }
 
+    /// Where its records before `end`, which it stands for, are over, or a little behind that.
+    pub(crate) fn position_behind(&self, end: LogIndex) -> u64 {
+        let mark = self.positions.mark_from(end.0.saturating_sub(self.header.first.0));
+        mark.map_or(self.position, |(_, position)| position)
+    }
+
     /// The stretch `from..end` of this segment, both within it. A cold one is far behind the log's tail.
     pub(crate) fn part(&self, from: LogIndex, end: LogIndex, is_cold: bool) -> SegmentPart {
         assert!(from >= self.header.first && end <= self.end && from < end, "the stretch lies within the segment");

@@ -3,13 +3,13 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::disk::{DiskFile, WrapDisk, WrappingDisk};
+use crate::disk::{Disk as _, DiskFile, OsDisk, WrapDisk, WrappingDisk};
 
 /// The disk; clones are the same one.
 pub(crate) type SlowDisk = WrappingDisk<SlowSyncs>;
@@ -19,6 +19,9 @@ pub(crate) type SlowDisk = WrappingDisk<SlowSyncs>;
 pub(crate) struct SlowSyncs {
     extra_ms: Arc<AtomicU64>,
     hang: Arc<(Mutex<bool>, Condvar)>,
+    links_nothing: Arc<AtomicBool>,
+    /// `None`: what the machine says.
+    free_bytes: Arc<Mutex<Option<u64>>>,
 }
 
 /// No sync hangs for longer: a test that fails meanwhile has to end.
@@ -41,9 +44,26 @@ impl SlowDisk {
         *told.lock().unwrap() = hangs;
         changed.notify_all();
     }
+
+    /// What is free, whatever is written from now on.
+    pub(crate) fn state_free(&self, bytes: Option<u64>) {
+        *self.0.free_bytes.lock().unwrap() = bytes;
+    }
+
+    /// From now on no file can have a second name, as between two mounts.
+    pub(crate) fn link_nothing(&self) {
+        self.0.links_nothing.store(true, Ordering::Relaxed);
+    }
 }
 
 impl WrapDisk for SlowSyncs {
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let stated = *self.free_bytes.lock().unwrap();
+        stated.map_or_else(|| OsDisk.free_bytes(dir), Ok)
+    }
+    fn may_link(&self) -> bool {
+        !self.links_nothing.load(Ordering::Relaxed)
+    }
     fn wrap(&self, file: Arc<dyn DiskFile>, _: &Path) -> Arc<dyn DiskFile> {
         Arc::new(SlowFile { file, syncs: self.clone() })
     }

@@ -17,6 +17,7 @@ use crate::identity::{IDENTITY_FILE, Identity};
 use crate::ids::{EntryId, next_index};
 use crate::raft::decode_membership;
 use crate::recovery::is_foreign;
+use crate::recovery_order::ORDER_FILE;
 use crate::segment::{
     Found, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader, Summary, identity_hash, parse_segment_name, record_behind,
     walk_segment,
@@ -54,6 +55,8 @@ pub(super) struct Examiner<'a> {
     candidates: Vec<Candidate>,
     control: Option<Slot>,
     commit: Option<Slot>,
+    /// Its replica may have voted.
+    votes: bool,
     found: Examination,
 }
 
@@ -79,8 +82,17 @@ impl<'a> Examiner<'a> {
     pub(super) fn start(disk: &'a dyn Disk, dir: &'a Path, depth: Depth) -> Result<Examiner<'a>, OfflineError> {
         let names = disk.list(dir).map_err(|source| OfflineError::Io { path: dir.to_owned(), source })?;
         let found = Examination::default();
-        let mut examiner =
-            Examiner { disk, dir, depth, names, candidates: Vec::new(), control: None, commit: None, found };
+        let mut examiner = Examiner {
+            disk,
+            dir,
+            depth,
+            names,
+            candidates: Vec::new(),
+            control: None,
+            commit: None,
+            votes: true,
+            found,
+        };
         examiner.sort_names();
         let identity = examiner.read_identity();
         examiner.read_marks();
@@ -110,7 +122,9 @@ impl<'a> Examiner<'a> {
             .map_err(|error| error.to_string())
             .and_then(Identity::decode);
         match decoded {
-            Ok(Identity { cluster, group, node, .. }) => {
+            Ok(Identity { cluster, group, node, given_up, .. }) => {
+                // A backup, and what was made of one and never started, have no vote.
+                self.votes = given_up != u16::MAX && !self.names.iter().any(|name| name == ORDER_FILE);
                 let hash = identity_hash(&cluster, &group);
                 self.found.identity = Some(IdentityRow { cluster, group, node: node.0 });
                 Some(hash)
@@ -380,7 +394,7 @@ impl<'a> Examiner<'a> {
             self.damage(MARKS_FILE, 0, what);
         }
         let vote = self.control.and_then(|slot| slot.vote).map_or(0, |vote| vote.term.0);
-        if let Some(last) = last.filter(|last| last.term.0 > vote) {
+        if let Some(last) = last.filter(|last| self.votes && last.term.0 > vote) {
             self.damage(MARKS_FILE, 0, format!("newest vote is of term {vote}, but the log ends with entry {last}"));
         }
     }

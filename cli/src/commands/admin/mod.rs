@@ -1,5 +1,6 @@
 //! `flotilla admin`: topics, groups, messages, and the cluster itself.
 
+mod backup;
 mod broker_group;
 mod cluster;
 mod dlq;
@@ -47,6 +48,7 @@ Examples:
   flotilla admin replica list
   flotilla admin replica add 4 --address 10.0.0.4:10912
   flotilla admin replica replace 3 4 --address 10.0.0.4:10912
+  flotilla admin backup create daily-1 --replica 10.0.0.2:8081   then: flotilla backup verify /backups/daily-1, there
   flotilla admin group unsafe-recover                     a majority is gone for good: what going on would cost
   flotilla admin --endpoint 10.0.0.1:8081 topic list      ask a broker instead of a namesrv")]
 pub struct AdminArguments {
@@ -88,6 +90,9 @@ enum AdminCommand {
     /// The broker group's members: take replicas in and out while it runs
     #[command(subcommand)]
     Replica(replica::ReplicaCommand),
+    /// Backups of a broker group, made while it serves
+    #[command(subcommand)]
+    Backup(backup::BackupCommand),
     /// The broker group's leader
     #[command(subcommand)]
     Leader(leader::LeaderCommand),
@@ -129,6 +134,7 @@ pub async fn run(arguments: AdminArguments, runtime: Runtime) -> Result<(), Fail
         AdminCommand::BrokerGroup(command) => broker_group::run(command, &admin, arguments.json).await,
         AdminCommand::Cluster(command) => cluster::run(command, &admin, arguments.json).await,
         AdminCommand::Replica(command) => replica::run(command, &admin, arguments.json, runtime).await,
+        AdminCommand::Backup(command) => backup::run(command, &admin, arguments.json, runtime).await,
         AdminCommand::Leader(command) => leader::run(command, &admin, arguments.json).await,
         AdminCommand::LostTail { .. } => unreachable!("needs no cluster and was answered above"),
     }

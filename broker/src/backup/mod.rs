@@ -1,0 +1,8 @@
+//! Backups of a broker group: how they say what they are, and a data directory made of one. What makes them is in
+//! `admin/backup.rs`, and below it in the log.
+
+mod manifest;
+mod restoring;
+
+pub use manifest::{BackupManifest, FORMAT, MANIFEST_FILE, ManifestError};
+pub use restoring::{RestoreError, RestoreOptions, Restored, restore};
