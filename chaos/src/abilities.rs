@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::cluster::volume::Volume;
 use crate::nemesis::FaultKind;
+use crate::network_mode::NetworkMode;
+use crate::own_namespace;
 use crate::run_record::Skipped;
 
 const PROBE_BYTES: u64 = 16 << 20;
@@ -17,16 +19,18 @@ pub struct Abilities {
     pub volumes: Result<(), String>,
     /// The shim's library.
     pub shim: Result<PathBuf, String>,
+    /// Network namespaces for the replicas.
+    pub namespaces: Result<(), String>,
 }
 
 impl Abilities {
     /// Tries what can only be known by trying.
     pub async fn probe() -> Abilities {
-        Abilities { volumes: try_volume().await, shim: find_shim() }
+        Abilities { volumes: try_volume().await, shim: find_shim(), namespaces: own_namespace::has_network() }
     }
 
-    /// Those of the faults that can be done here, in a group of so many; and the others with the reason.
-    pub fn sift(&self, kinds: &[FaultKind], replicas: u64) -> (Vec<FaultKind>, Vec<Skipped>) {
+    /// Those of the faults that can be done here, in a group of so many on such a network; and the others with the reason.
+    pub fn sift(&self, kinds: &[FaultKind], replicas: u64, network: NetworkMode) -> (Vec<FaultKind>, Vec<Skipped>) {
         let (mut able, mut skipped) = (Vec::new(), Vec::new());
         for kind in kinds.iter().copied() {
             let card = kind.card();
@@ -37,6 +41,8 @@ impl Abilities {
             } else {
                 None
             };
+            let other_network = card.only_in.filter(|mode| *mode != network);
+            let lacks = lacks.or_else(|| other_network.map(|mode| self.why_not_on(mode)));
             let lacks = lacks.or_else(|| self.shim.clone().err().filter(|_| card.needs_shim));
             match lacks {
                 None => able.push(kind),
@@ -44,6 +50,13 @@ impl Abilities {
             }
         }
         (able, skipped)
+    }
+
+    fn why_not_on(&self, mode: NetworkMode) -> String {
+        match (mode, &self.namespaces) {
+            (NetworkMode::Namespaces, Err(why)) => format!("it needs replicas in network namespaces: {why}"),
+            _ => format!("this run's network is another one: it is done with `--network {mode}`"),
+        }
     }
 }
 
@@ -78,14 +91,20 @@ mod tests {
 
     #[test]
     fn what_cannot_be_done_is_left_out_with_the_reason() {
-        let poor = Abilities { volumes: Err("no root".into()), shim: Err("no shim".into()) };
-        let asked = [FaultKind::KillLeader, FaultKind::PowerLossAll, FaultKind::ClockJump, FaultKind::Ring];
-        let (able, skipped) = poor.sift(&asked, 3);
+        let poor =
+            Abilities { volumes: Err("no root".into()), shim: Err("no shim".into()), namespaces: Err("no nft".into()) };
+        let asked =
+            [FaultKind::KillLeader, FaultKind::PowerLossAll, FaultKind::ClockJump, FaultKind::Ring, FaultKind::Unplug];
+        let (able, skipped) = poor.sift(&asked, 3, NetworkMode::Proxies);
         assert_eq!(able, [FaultKind::KillLeader]);
         let reasons: Vec<_> = skipped.iter().map(|skipped| (skipped.kind, skipped.why.as_str())).collect();
         assert_eq!(reasons[..2], [(FaultKind::PowerLossAll, "no root"), (FaultKind::ClockJump, "no shim")]);
         assert!(reasons[2].1.contains("fewer than 5"));
-        let rich = Abilities { volumes: Ok(()), shim: Ok("shim.so".into()) };
-        assert_eq!(rich.sift(&asked, 5), (asked.to_vec(), Vec::new()));
+        assert!(reasons[3].1.contains("no nft"));
+        let rich = Abilities { volumes: Ok(()), shim: Ok("shim.so".into()), namespaces: Ok(()) };
+        assert_eq!(rich.sift(&asked, 5, NetworkMode::Namespaces), (asked.to_vec(), Vec::new()));
+        let (able, skipped) = rich.sift(&[FaultKind::CorruptLink], 5, NetworkMode::Namespaces);
+        assert_eq!(able, []);
+        assert!(skipped[0].why.contains("--network proxies"), "{}", skipped[0].why);
     }
 }

@@ -140,10 +140,17 @@ fn excused(holding: &[Holding<'_>], healed: &[(Instant, Vec<u64>)]) -> Vec<u64> 
 }
 
 /// How often anything met the faults of this kind until now.
-fn met(kind: FaultKind, field: &Field) -> Option<u64> {
+async fn met(kind: FaultKind, field: &Field, incidents: &Incidents) -> Option<u64> {
     let card = kind.card();
     if card.class == Class::Network {
-        return Some(field.cluster.links().map_or(0, |links| links.disturbed()));
+        let Some(network) = field.cluster.network() else { return Some(0) };
+        return match network.disturbed().await {
+            Ok(count) => Some(count),
+            Err(error) => {
+                incidents.add(format!("what meets {kind} cannot be counted: {error}"));
+                None
+            }
+        };
     }
     card.needs_shim.then(|| field.cluster.shims_obeyed())
 }
@@ -159,7 +166,7 @@ async fn strike<'a>(
         history.record(NEMESIS, kind, operation)
     };
     field.notes.clear();
-    let met_before = met(step.kind, field).unwrap_or(0);
+    let met_before = met(step.kind, field, incidents).await.unwrap_or(0);
     let started_ns = event(EventKind::Invoke, &[]);
     let (targets, problem) = match step.fault.hurt(field).await {
         Ok(targets) => (targets, None),
@@ -188,7 +195,7 @@ async fn heal(
 ) -> FaultRecord {
     let Holding { step, targets, problem, mut notes, started_ns, struck_ns, met_before, .. } = fault;
     // Counted before it is healed: what waited may move on afterwards.
-    let disturbed = met(step.kind, field).map(|now| now.saturating_sub(met_before));
+    let disturbed = met(step.kind, field, incidents).await.map(|now| now.saturating_sub(met_before));
     field.notes.clear();
     let healing = match &problem {
         None => match step.fault.heal(field, &targets).await {
@@ -296,7 +303,8 @@ mod tests {
         let step = |(at, (kind, fault))| Step { number: at as u64 + 1, at_ms: 0, hold_ms: 0, kind, fault };
         let steps = steps.into_iter().enumerate().map(step).collect();
         let (seed, replicas, duration_ms) = (1, 3, 600_000);
-        let plan = Plan { seed, replicas, duration_ms, overlaps: false, meets_as_written: false, steps };
+        let (overlaps, meets_as_written, network) = (false, false, None);
+        let plan = Plan { seed, replicas, duration_ms, overlaps, meets_as_written, network, steps };
         // Whoever dies from now on does not start again.
         use_program(dir.path(), "broken.sh");
         let records = conduct(&plan, field.runtime.now(), &mut field, &history, &incidents).await;

@@ -313,6 +313,7 @@ mod tests {
             levels: Levels::default(),
             limits: Limits::default(),
             broker: Vec::new(),
+            network: crate::NetworkMode::Proxies,
         };
         RunRecord {
             settings,

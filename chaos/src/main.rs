@@ -4,19 +4,18 @@ mod matrix_command;
 mod options;
 
 use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use flotilla_chaos::abilities::is_root;
 use flotilla_chaos::hurt::{Hosts, HurtError, Hurting};
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::plan::Plan;
 use flotilla_chaos::planted::{HuntError, Hunter};
 use flotilla_chaos::scenario::{Limits, Scenario};
 use flotilla_chaos::{
-    Abilities, Conclusion, Levels, Report, RunDir, RunDirError, RunError, Settings, Skipped, default_dir, rejudge,
+    Abilities, Conclusion, Levels, NetworkMode, Report, RunDir, RunDirError, RunError, Settings, Skipped, default_dir,
+    own_namespace, rejudge,
 };
 use flotilla_checkers::ledger::{self, LedgerRow};
 use flotilla_checkers::{HistoryError, Property};
@@ -50,6 +49,8 @@ enum ChaosError {
     Hunt(#[from] HuntError),
     #[error("`{0}` is no planted bug: `flotilla-sim bugs --bug x` names them")]
     NoBug(String),
+    #[error("{0}")]
+    Network(String),
     #[error("the history contradicts itself: {0}")]
     History(#[source] HistoryError),
     #[error("{path}: {source}", path = .path.display())]
@@ -60,20 +61,11 @@ enum ChaosError {
     Interrupted(PathBuf),
 }
 
-/// Set in the process that has mounts of its own.
-const NAMESPACE_VARIABLE: &str = "FLOTILLA_CHAOS_NAMESPACE";
-
-/// Root's mounts are made where nobody else sees them: the kernel takes them away when the last process in there ends,
-/// however it ends. Answers only if that is not possible, or has been done.
-fn enter_own_namespace() {
-    if !is_root() || std::env::var_os(NAMESPACE_VARIABLE).is_some() {
-        return;
-    }
-    let Ok(own) = std::env::current_exe() else { return };
-    let mut again = std::process::Command::new("unshare");
-    again.args(["--mount", "--propagation", "private", "--"]).arg(own).args(std::env::args_os().skip(1));
-    let error = again.env(NAMESPACE_VARIABLE, "1").exec();
-    eprintln!("chaos: no mounts of its own: {error}");
+/// Where several runs go, with what, on which network.
+struct Ground {
+    dir: Option<PathBuf>,
+    flotilla: Option<PathBuf>,
+    network: NetworkMode,
 }
 
 fn main() -> ExitCode {
@@ -118,22 +110,24 @@ fn dispatch(command: Command) -> Result<bool, ChaosError> {
             Ok(true)
         }
         Command::Run(options) => {
-            enter_own_namespace();
+            own_namespace::enter(options.network.mode);
             threads()?.block_on(run(options, Runtime::tokio()))
         }
-        Command::Scenario { name, dir, flotilla, keep } => {
-            enter_own_namespace();
-            threads()?.block_on(scenarios(&name, dir, flotilla, keep, Runtime::tokio()))
+        Command::Scenario { name, dir, flotilla, keep, network } => {
+            own_namespace::enter(network.mode);
+            let ground = Ground { dir, flotilla, network: network.mode };
+            threads()?.block_on(scenarios(&name, ground, keep, Runtime::tokio()))
         }
         Command::Matrix(options) => {
             if !options.list {
-                enter_own_namespace();
+                own_namespace::enter(options.network.mode);
             }
             threads()?.block_on(matrix_command::run(options, Runtime::tokio()))
         }
-        Command::Controls { dir, flotilla } => {
-            enter_own_namespace();
-            threads()?.block_on(controls(dir, flotilla, Runtime::tokio()))
+        Command::Controls { dir, flotilla, network } => {
+            own_namespace::enter(network.mode);
+            let ground = Ground { dir, flotilla, network: network.mode };
+            threads()?.block_on(controls(ground, Runtime::tokio()))
         }
         Command::Bugs { bug, dir, flotilla, duration, runs, json } => {
             let dir = dir.unwrap_or_else(|| PathBuf::from("target/chaos"));
@@ -190,6 +184,7 @@ async fn run(options: RunOptions, runtime: Runtime) -> Result<bool, ChaosError> 
         levels: Levels::by_turns(options.ack, options.flush),
         limits: Limits::default(),
         broker: options.broker,
+        network: options.network.mode,
     };
     let mut plan = None;
     if let Some(path) = &options.plan {
@@ -240,12 +235,21 @@ async fn carry_out(
     runtime: &Runtime,
 ) -> Result<Report, ChaosError> {
     let abilities = Abilities::probe().await;
-    let (able, skipped) = abilities.sift(&settings.faults, settings.replicas);
+    let asked = match (settings.network, plan.as_ref().and_then(|plan| plan.network)) {
+        // A plan that was made for proxies has what these do; one for namespaces may be carried out without.
+        (NetworkMode::Auto, Some(NetworkMode::Proxies)) => NetworkMode::Proxies,
+        (asked, _) => asked,
+    };
+    let (network, why_not) = asked.decide(&settings.faults, &abilities.namespaces).map_err(ChaosError::Network)?;
+    settings.network = network;
+    let why_not = why_not.map(|why| format!(", not namespaces: {why}")).unwrap_or_default();
+    eprintln!("chaos: network by {network}{why_not}");
+    let (able, skipped) = abilities.sift(&settings.faults, settings.replicas, network);
     for Skipped { kind, why } in &skipped {
         eprintln!("chaos: SKIPPED: {kind}: {why}");
     }
     settings.faults = able;
-    let plan = match plan {
+    let mut plan = match plan {
         Some(mut plan) => {
             plan.steps.retain(|step| settings.faults.contains(&step.kind));
             plan
@@ -255,6 +259,7 @@ async fn carry_out(
             Plan::of_seed(*seed, faults, *replicas, *duration_ms, *overlaps)
         }
     };
+    plan.network = Some(network);
     let dir = RunDir::create(dir)?;
     eprintln!("chaos: seed {}, in {}\nagain: {}", settings.seed, dir.path().display(), settings.command());
     eprint!("{plan}");
@@ -270,13 +275,8 @@ async fn carry_out(
     Ok(report)
 }
 
-async fn scenarios(
-    name: &str,
-    dir: Option<PathBuf>,
-    flotilla: Option<PathBuf>,
-    keeps: bool,
-    runtime: Runtime,
-) -> Result<bool, ChaosError> {
+async fn scenarios(name: &str, ground: Ground, keeps: bool, runtime: Runtime) -> Result<bool, ChaosError> {
+    let Ground { dir, flotilla, network } = ground;
     let program = program(flotilla)?;
     let dir = dir.unwrap_or_else(|| PathBuf::from("target/chaos"));
     let chosen = match name {
@@ -298,6 +298,7 @@ async fn scenarios(
             levels,
             limits,
             broker,
+            network,
         };
         settings.follow(&plan);
         let report = carry_out(settings, Some(plan), program.clone(), &dir.join(&name), keeps, &runtime).await?;
@@ -311,7 +312,8 @@ async fn scenarios(
 }
 
 /// Good must be found good, and lost must be found lost.
-async fn controls(dir: Option<PathBuf>, flotilla: Option<PathBuf>, runtime: Runtime) -> Result<bool, ChaosError> {
+async fn controls(ground: Ground, runtime: Runtime) -> Result<bool, ChaosError> {
+    let Ground { dir, flotilla, network } = ground;
     let program = program(flotilla)?;
     let dir = dir.unwrap_or_else(|| PathBuf::from("target/chaos"));
     let mut is_proved = true;
@@ -336,6 +338,7 @@ async fn controls(dir: Option<PathBuf>, flotilla: Option<PathBuf>, runtime: Runt
             levels,
             limits: Limits::default(),
             broker: Vec::new(),
+            network,
         };
         let report =
             carry_out(settings, None, program.clone(), &dir.join(format!("control-{name}")), false, &runtime).await?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use flotilla_chaos::matrix::{COLUMNS, Cell, CellAccount, Outcome};
-use flotilla_chaos::{Abilities, RunDir};
+use flotilla_chaos::{Abilities, NetworkMode, RunDir, Settings};
 use flotilla_runtime::Runtime;
 
 use crate::options::MatrixOptions;
@@ -11,7 +11,7 @@ use crate::{ChaosError, carry_out, line, program};
 
 /// True if every cell that could be tried holds.
 pub async fn run(options: MatrixOptions, runtime: Runtime) -> Result<bool, ChaosError> {
-    let cells = chosen(&options)?;
+    let (cells, network) = (chosen(&options)?, options.network.mode);
     if options.list {
         cells.iter().for_each(list);
         return Ok(true);
@@ -23,7 +23,7 @@ pub async fn run(options: MatrixOptions, runtime: Runtime) -> Result<bool, Chaos
     for cell in &cells {
         let account = match &shim {
             Err(why) if cell.needs_boots() => cell.skipped(why.clone()),
-            _ => show(cell, &program, &dir, options.tries, &runtime).await?,
+            _ => show(cell, network, &program, &dir, options.tries, &runtime).await?,
         };
         if options.json {
             line(&serde_json::to_string(&account).expect("numbers and strings become JSON"));
@@ -56,6 +56,7 @@ fn chosen(options: &MatrixOptions) -> Result<Vec<Cell>, ChaosError> {
 /// Runs a cell until it shows what it should, or so often.
 async fn show(
     cell: &Cell,
+    network: NetworkMode,
     program: &Path,
     dir: &Path,
     tries_max: u64,
@@ -66,7 +67,7 @@ async fn show(
     loop {
         tries += 1;
         eprintln!("chaos: {}: {}, {} replicas", cell.name, cell.cause, cell.replicas);
-        let settings = cell.settings(tries);
+        let settings = Settings { network, ..cell.settings(tries) };
         let report = carry_out(settings, Some(cell.plan.clone()), program.to_owned(), &path, false, runtime).await?;
         if let Some(skipped) = report.skipped.first() {
             return Ok(cell.skipped(format!("{}: {}", skipped.kind, skipped.why)));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use flotilla_chaos::NetworkMode;
 use flotilla_chaos::hurt::Blow;
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_message::{AckLevel, FlushLevel};
@@ -52,6 +53,8 @@ pub enum Command {
         /// Leave the replicas' data where it is, also after a good run
         #[arg(long)]
         keep: bool,
+        #[command(flatten)]
+        network: OnNetwork,
     },
     /// Show what docs/ha-levels.md claims, cell by cell: what is lost at which level by which cause, and what is not
     Matrix(MatrixOptions),
@@ -84,6 +87,8 @@ pub enum Command {
         /// The flotilla binary [default: beside this program]
         #[arg(long, value_name = "PATH")]
         flotilla: Option<PathBuf>,
+        #[command(flatten)]
+        network: OnNetwork,
     },
     /// Hurt a cluster that runs already: its processes stand still, or die and are started again
     Hurt(HurtOptions),
@@ -155,6 +160,16 @@ pub struct RunOptions {
     /// Leave the replicas' data where it is, also after a good run
     #[arg(long)]
     pub keep: bool,
+    #[command(flatten)]
+    pub network: OnNetwork,
+}
+
+// A doc comment would replace the commands' own.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct OnNetwork {
+    /// How the replicas reach each other
+    #[arg(long = "network", value_name = "MODE", value_enum, default_value_t)]
+    pub mode: NetworkMode,
 }
 
 #[derive(Debug, Args)]
@@ -180,6 +195,8 @@ pub struct MatrixOptions {
     /// Print one JSON object for each
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub network: OnNetwork,
 }
 
 #[derive(Debug, Args)]

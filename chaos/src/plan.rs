@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::nemesis::{Fault, FaultKind};
+use crate::network_mode::NetworkMode;
 use crate::rng::Rng;
 
 /// The cluster is left alone before the first fault.
@@ -52,6 +53,9 @@ pub struct Plan {
     /// Written by hand: faults meet as their times say, whatever they hurt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub meets_as_written: bool,
+    /// How the replicas reached each other when it was carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkMode>,
     /// In the order of their times.
     pub steps: Vec<Step>,
 }
@@ -95,7 +99,7 @@ impl Plan {
             steps.push(Step { number: steps.len() as u64 + 1, at_ms, hold_ms, kind, fault });
             free_ms = free_ms.max(at_ms + busy_ms + rng.between(GAP_MS_MIN, GAP_MS_MAX));
         }
-        Plan { seed, replicas, duration_ms, overlaps, meets_as_written: false, steps }
+        Plan { seed, replicas, duration_ms, overlaps, meets_as_written: false, network: None, steps }
     }
 
     /// Whether a fault is among them that takes what was acknowledged, by right.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::availability::{Availability, Outage};
 use crate::conductor::FaultRecord;
+use crate::network_mode::NetworkMode;
 use crate::parts::Parts;
 use crate::run_record::{Settings, Skipped};
 use crate::workload::CallCounts;
@@ -93,11 +94,20 @@ pub struct Report {
     pub command: String,
 }
 
+fn network_text(mode: NetworkMode) -> &'static str {
+    match mode {
+        NetworkMode::Namespaces => "namespaces: each process in one of its own, packets are hurt",
+        NetworkMode::Proxies => "proxies: all on loopback, connections and their bytes are hurt",
+        NetworkMode::Auto => "not decided",
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = |label: &str, value: String| writeln!(f, "{label:<22}{value}");
         let Settings { seed, replicas, rate, .. } = &self.settings;
         line("run", format!("seed {seed}, {replicas} replicas, {rate} messages/s"))?;
+        line("network", network_text(self.settings.network).to_owned())?;
         line(
             "took",
             format!("{:.1} s, {:.1} s of it under load", self.total_ms as f64 / 1e3, self.load_ms as f64 / 1e3),

@@ -21,6 +21,7 @@ use crate::history_file::HistoryFile;
 use crate::incidents::Incidents;
 use crate::judge::judge;
 use crate::nemesis::{Field, LEADER_TIMEOUT, Needed};
+use crate::network_mode::NetworkMode;
 use crate::observer::Observers;
 use crate::plan::{Plan, QUIET_END_MS};
 use crate::report::Report;
@@ -92,7 +93,7 @@ pub async fn run(
         segment_bytes: SEGMENT_BYTES,
         data_quota_bytes: DATA_QUOTA_BYTES,
         log_level: "info,openraft=warn".to_owned(),
-        has_links: plan.needs_links(),
+        has_links: plan.needs_links() && settings.network == NetworkMode::Proxies,
     };
     // The load, and its parts with what these write beside messages.
     let messages = settings.rate * 2 * plan.duration_ms / 1_000;
@@ -102,6 +103,7 @@ pub async fn run(
         shim: abilities.shim.clone().ok().filter(|_| plan.needs_shim() || needs_boots),
         settings: settings.broker.clone(),
         volume_bytes: plan.needs_volumes().then_some(VOLUME_BYTES_MIN + messages * VOLUME_BYTES_PER_MESSAGE),
+        has_namespaces: settings.network == NetworkMode::Namespaces,
     };
     let cluster = LocalCluster::start_rigged(config, &rig, runtime.clone()).await?;
     let mut record = hurt(settings, plan, cluster, Arc::new(history), runtime).await?;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::conductor::FaultRecord;
 use crate::levels::Levels;
 use crate::nemesis::FaultKind;
+use crate::network_mode::NetworkMode;
 use crate::plan::Plan;
 use crate::scenario::Limits;
 use crate::workload::CallCounts;
@@ -40,6 +41,9 @@ pub struct Settings {
     /// Lines of the brokers' settings files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broker: Vec<String>,
+    /// How its replicas reach each other: as asked for until it is decided.
+    #[serde(default = "NetworkMode::of_old_runs")]
+    pub network: NetworkMode,
 }
 
 /// A fault that was asked for and left out.
@@ -61,12 +65,17 @@ impl Settings {
     /// The command that makes the same run again.
     pub fn command(&self) -> String {
         const PROGRAM: &str = "cargo run --release -p flotilla-chaos --";
+        let network = self.network.option();
         if let Some(scenario) = &self.scenario {
-            return format!("{PROGRAM} scenario {scenario}");
+            return format!("{PROGRAM} scenario {scenario}{network}");
         }
         let broker: String = self.broker.iter().map(|line| format!(" --broker '{line}'")).collect();
         if let Some(file) = &self.plan_file {
-            return format!("{PROGRAM} run --plan {file} --rate {}{}{broker}", self.rate, self.levels.options());
+            return format!(
+                "{PROGRAM} run --plan {file} --rate {}{}{network}{broker}",
+                self.rate,
+                self.levels.options()
+            );
         }
         let overlap = if self.overlaps { " --overlap" } else { "" };
         let faults: Vec<String> = self.faults.iter().map(ToString::to_string).collect();
@@ -76,7 +85,7 @@ impl Settings {
             ms => format!("{ms}ms"),
         };
         format!(
-            "{PROGRAM} run --seed {} --faults {faults} --duration {duration} --rate {} --replicas {}{overlap}{}{broker}",
+            "{PROGRAM} run --seed {} --faults {faults} --duration {duration} --rate {} --replicas {}{network}{overlap}{}{broker}",
             self.seed,
             self.rate,
             self.replicas,
@@ -132,14 +141,18 @@ mod tests {
             levels: Levels::default(),
             limits: Limits::default(),
             broker: Vec::new(),
+            network: NetworkMode::Namespaces,
         };
-        let options = "run --seed 7 --faults kill-leader,one-way --duration 60s --rate 500 --replicas 3";
+        let options =
+            "run --seed 7 --faults kill-leader,one-way --duration 60s --rate 500 --replicas 3 --network namespaces";
         assert!(settings.command().ends_with(options), "{}", settings.command());
         settings.overlaps = true;
         assert!(settings.command().ends_with(&format!("{options} --overlap")), "{}", settings.command());
         settings.broker.push("raft_durability = \"os\"".to_owned());
         let with_line = format!("{options} --overlap --broker 'raft_durability = \"os\"'");
         assert!(settings.command().ends_with(&with_line), "{}", settings.command());
+        settings.network = NetworkMode::Auto;
+        assert!(!settings.command().contains("--network"), "nothing need be said of the default");
         (settings.faults, settings.duration_ms) = (Vec::new(), 1_500);
         assert!(settings.command().contains("--faults none --duration 1500ms"), "{}", settings.command());
     }

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::scenario::Limits;
-use flotilla_chaos::{CallCounts, Levels, RunRecord, Settings};
+use flotilla_chaos::{CallCounts, Levels, NetworkMode, RunRecord, Settings};
 use flotilla_checkers::{Ack, Delivery, Dump, EventKind, Operation, QueueKey, Recorder, write_json_lines};
 
 fn chaos(arguments: &[&str]) -> Output {
@@ -49,6 +49,7 @@ fn store_run(dir: &Path, is_lost: bool) {
             levels: Levels::default(),
             limits: Limits::default(),
             broker: Vec::new(),
+            network: NetworkMode::Proxies,
         },
         faults: Vec::new(),
         skipped: Vec::new(),

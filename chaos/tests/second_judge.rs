@@ -5,7 +5,7 @@ use std::process::Command;
 
 use flotilla_chaos::nemesis::FaultKind;
 use flotilla_chaos::scenario::Limits;
-use flotilla_chaos::{CallCounts, Conclusion, FaultRecord, Levels, RunDir, RunRecord, Settings, rejudge};
+use flotilla_chaos::{CallCounts, Conclusion, FaultRecord, Levels, NetworkMode, RunDir, RunRecord, Settings, rejudge};
 use flotilla_checkers::{
     Ack, Delivery, Dump, EventKind, Leadership, Operation, QueueKey, Recorder, Task, write_json_lines,
 };
@@ -48,6 +48,7 @@ impl Story {
             levels: Levels::default(),
             limits: Limits::default(),
             broker: Vec::new(),
+            network: NetworkMode::Proxies,
         };
         let record = RunRecord {
             settings,

@@ -16,6 +16,9 @@ use futures::future::{join_all, try_join_all};
 use super::child_server::{ChildServer, ChildServerError};
 use super::free_ports::free_ports;
 use super::links::Links;
+use super::namespaces::{Namespaces, NetworkError};
+use super::network::Network;
+use super::packet_rules::{CLIENT_PORT, PEER_PORT};
 use super::process_cpu;
 use super::shim::Shim;
 use super::signal::Signal;
@@ -23,6 +26,10 @@ use super::volume::{Volume, VolumeError};
 
 /// How long a child may take to print its ready line.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
+/// Holds the network namespaces.
+const NAMESPACES_DIR: &str = "net";
+/// Where the namesrv listens in its own.
+const NAMESRV_PORT: u16 = 8_083;
 /// Settings that no flag has.
 const SETTINGS_FILE: &str = "broker.toml";
 /// On a small disk that a fault fills the oldest messages would go, consumed or not: that is a setting, and no loss to find.
@@ -45,7 +52,7 @@ pub struct LocalClusterConfig {
     pub data_quota_bytes: u64,
     /// Log filter of the children, see `--log-level`.
     pub log_level: String,
-    /// Replicas reach each other through [`Links`], so that these can be hurt; else directly.
+    /// Replicas reach each other through [`Links`], so that these can be hurt; else directly, unless the rig has namespaces.
     pub has_links: bool,
 }
 
@@ -58,6 +65,8 @@ pub struct Rig {
     pub volume_bytes: Option<u64>,
     /// Lines of each replica's settings file.
     pub settings: Vec<String>,
+    /// Each process in a network namespace of its own, see [`Namespaces`]; needs root, and a network that is not the machine's.
+    pub has_namespaces: bool,
 }
 
 /// Why the cluster could not be started or a replica not be hurt or healed.
@@ -72,6 +81,9 @@ pub enum LocalClusterError {
     /// A replica's file system did not do what it should.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// The network between the replicas cannot be made.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// The replicas' settings cannot be written.
     #[error("the replicas' settings: {0}")]
     Settings(#[source] io::Error),
@@ -104,7 +116,7 @@ pub struct LocalCluster {
     namesrv_log: PathBuf,
     namesrv_address: SocketAddr,
     replicas: Vec<Replica>,
-    links: Option<Arc<Links>>,
+    network: Option<Arc<Network>>,
 }
 
 impl LocalCluster {
@@ -126,14 +138,25 @@ impl LocalCluster {
         runtime: Runtime,
     ) -> Result<LocalCluster, LocalClusterError> {
         let count = config.replicas as usize;
-        let ports = free_ports(1 + 2 * count, &runtime).map_err(LocalClusterError::NoPorts)?;
-        let address = |at: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, ports[at]));
-        let namesrv_address = address(0);
         let nodes: Vec<u64> = (1..=u64::from(config.replicas)).collect();
+        let namespaces = match rig.has_namespaces {
+            true => Some(Namespaces::open(&config.dir.join(NAMESPACES_DIR), &nodes, &runtime).await?),
+            false => None,
+        };
+        // The namesrv's, the replicas' for clients, and their peers'.
+        let addresses: Vec<SocketAddr> = match &namespaces {
+            Some(namespaces) => addresses_in(namespaces, &nodes),
+            None => {
+                let ports = free_ports(1 + 2 * count, &runtime).map_err(LocalClusterError::NoPorts)?;
+                ports.into_iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))).collect()
+            }
+        };
+        let address = |at: usize| addresses[at];
+        let namesrv_address = address(0);
         let peer_addresses: Vec<(u64, SocketAddr)> =
             nodes.iter().enumerate().map(|(at, node)| (*node, address(1 + count + at))).collect();
-        let links = match config.has_links {
-            true => Some(Arc::new(Links::open(&peer_addresses, &runtime).await.map_err(LocalClusterError::NoPorts)?)),
+        let links = match config.has_links && namespaces.is_none() {
+            true => Some(Links::open(&peer_addresses, &runtime).await.map_err(LocalClusterError::NoPorts)?),
             false => None,
         };
 
@@ -190,6 +213,7 @@ impl LocalCluster {
                 cpu_before: Duration::ZERO,
             });
         }
+        let network = links.map(Network::Proxies).or(namespaces.map(Network::Namespaces)).map(Arc::new);
         let mut cluster = LocalCluster {
             program: config.program,
             runtime,
@@ -198,7 +222,7 @@ impl LocalCluster {
             namesrv_log,
             namesrv_address,
             replicas,
-            links,
+            network,
         };
         cluster.restart_namesrv().await?;
         cluster.restart_all(&nodes).await?;
@@ -239,8 +263,8 @@ impl LocalCluster {
     }
 
     /// The network between the replicas, if the cluster was started with one to be hurt.
-    pub fn links(&self) -> Option<&Arc<Links>> {
-        self.links.as_ref()
+    pub fn network(&self) -> Option<&Arc<Network>> {
+        self.network.as_ref()
     }
 
     /// A replica's orders to its shim, if the cluster was started with one.
@@ -284,8 +308,9 @@ impl LocalCluster {
     /// If it does not get ready.
     pub async fn restart_namesrv(&mut self) -> Result<(), LocalClusterError> {
         if self.namesrv.is_none() {
-            let (arguments, log, runtime) = (&self.namesrv_arguments, &self.namesrv_log, &self.runtime);
-            let start = ChildServer::start("namesrv", &self.program, arguments, &[], log, READY_TIMEOUT, runtime);
+            let (program, arguments) = self.launch(None, &self.namesrv_arguments);
+            let (log, runtime) = (&self.namesrv_log, &self.runtime);
+            let start = ChildServer::start("namesrv", &program, &arguments, &[], log, READY_TIMEOUT, runtime);
             self.namesrv = Some(start.await?);
         }
         Ok(())
@@ -325,11 +350,11 @@ impl LocalCluster {
         Ok(volume.free()?)
     }
 
-    /// Tells the links which replicas have no process: nobody can connect to these.
-    fn tell_links(&self) {
-        let Some(links) = &self.links else { return };
+    /// Tells the network which replicas have no process: nobody can connect to these.
+    fn tell_network(&self) {
+        let Some(network) = &self.network else { return };
         for replica in &self.replicas {
-            links.set_gone(replica.node, replica.process.is_none());
+            network.set_gone(replica.node, replica.process.is_none());
         }
     }
 
@@ -357,7 +382,7 @@ impl LocalCluster {
         }
         // The first poll of each sends its signal: nobody is waited for before all have theirs.
         let ended = join_all(ending).await;
-        self.tell_links();
+        self.tell_network();
         ended.into_iter().collect::<Result<Vec<()>, _>>()?;
         Ok(())
     }
@@ -380,11 +405,12 @@ impl LocalCluster {
             if replica.process.is_some() {
                 continue;
             }
-            let (program, runtime) = (self.program.clone(), self.runtime.clone());
-            let (name, arguments, log) = (replica.name(), replica.arguments.clone(), replica.log.clone());
+            let runtime = self.runtime.clone();
+            let (program, arguments) = self.launch(Some(replica.node), &replica.arguments);
+            let (name, log) = (replica.name(), replica.log.clone());
             let environment = replica.environment();
-            if let Some(links) = &self.links {
-                links.set_gone(replica.node, false);
+            if let Some(network) = &self.network {
+                network.set_gone(replica.node, false);
             }
             let start = self.runtime.spawn("start-replica", async move {
                 ChildServer::start(&name, &program, &arguments, &environment, &log, READY_TIMEOUT, &runtime).await
@@ -398,7 +424,7 @@ impl LocalCluster {
                 Err(error) => failure = Some(error),
             }
         }
-        self.tell_links();
+        self.tell_network();
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -407,12 +433,14 @@ impl LocalCluster {
     /// # Errors
     /// If it cannot be started, or ends by itself before that.
     pub async fn restart_for(&mut self, node: u64, life: Duration) -> Result<(), LocalClusterError> {
-        let (program, runtime) = (self.program.clone(), self.runtime.clone());
+        let runtime = self.runtime.clone();
+        let arguments = self.replica(node).arguments.clone();
+        let (program, arguments) = self.launch(Some(node), &arguments);
         let replica = self.replica(node);
         let (name, environment) = (replica.name(), replica.environment());
-        let child = ChildServer::spawn(&name, &program, &replica.arguments, &environment, &replica.log)?;
+        let child = ChildServer::spawn(&name, &program, &arguments, &environment, &replica.log)?;
         replica.process = Some(child);
-        self.tell_links();
+        self.tell_network();
         runtime.sleep(life).await;
         let lives = self.replica(node).process.as_mut().map_or(Ok(()), ChildServer::check_alive);
         self.kill(node).await?;
@@ -455,7 +483,7 @@ impl LocalCluster {
         let Some(process) = replica.process.take() else { return Ok(true) };
         replica.cpu_before += process_cpu::cpu_time(process.pid()).unwrap_or_default();
         let stopped = process.stop(timeout, &runtime).await;
-        self.tell_links();
+        self.tell_network();
         Ok(stopped?)
     }
 
@@ -488,7 +516,7 @@ impl LocalCluster {
             }
         }
         if !fallen.is_empty() {
-            self.tell_links();
+            self.tell_network();
         }
         fallen
     }
@@ -523,7 +551,19 @@ impl LocalCluster {
         for volume in self.replicas.iter_mut().filter_map(|replica| replica.volume.as_mut()) {
             volume.detach().await;
         }
+        if let Some(network) = &self.network {
+            network.close().await;
+        }
         Ok(())
+    }
+
+    /// What is started for a server with these arguments: the program itself, or one that enters its namespace first.
+    fn launch(&self, node: Option<u64>, arguments: &[String]) -> (PathBuf, Vec<String>) {
+        let namespaces = self.network.as_ref().and_then(|network| network.namespaces());
+        let Some(namespaces) = namespaces else { return (self.program.clone(), arguments.to_vec()) };
+        let (program, mut before) = namespaces.entrance(node);
+        before.push(self.program.display().to_string());
+        (program, [before.as_slice(), arguments].concat())
     }
 
     fn replica(&mut self, node: u64) -> &mut Replica {
@@ -539,6 +579,13 @@ impl Replica {
     fn environment(&self) -> Vec<(String, OsString)> {
         self.shim.as_ref().map(Shim::environment).unwrap_or_default()
     }
+}
+
+/// Every namespace has all ports for itself.
+fn addresses_in(namespaces: &Namespaces, nodes: &[u64]) -> Vec<SocketAddr> {
+    let of = |port: u16| nodes.iter().map(move |node| SocketAddr::from((namespaces.address(*node), port)));
+    let namesrv = SocketAddr::from((namespaces.namesrv_address(), NAMESRV_PORT));
+    [namesrv].into_iter().chain(of(CLIENT_PORT)).chain(of(PEER_PORT)).collect()
 }
 
 fn common_arguments(config: &LocalClusterConfig) -> [String; 3] {

@@ -274,7 +274,7 @@ fn cell(name: &str, cause: &'static str, replicas: u64, durability: Durability, 
     }
     let ends = steps.iter().map(|step| step.at_ms + step.hold_ms + step.fault.busy_ms());
     let duration_ms = ends.max().unwrap_or_default() + QUIET_END_MS;
-    let plan = Plan { seed: 1, replicas, duration_ms, overlaps: meets, meets_as_written: meets, steps };
+    let plan = Plan { seed: 1, replicas, duration_ms, overlaps: meets, meets_as_written: meets, network: None, steps };
     Cell { name: format!("{name}-{replicas}"), cause, replicas, durability, claims, waits, must_lose, broker, plan }
 }
 

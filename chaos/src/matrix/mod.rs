@@ -10,6 +10,7 @@ use serde::Serialize;
 
 pub use self::account::{CellAccount, ColumnSeen, Outcome};
 use crate::levels::{Level, Levels};
+use crate::network_mode::NetworkMode;
 use crate::plan::Plan;
 use crate::run_record::Settings;
 use crate::scenario::Limits;
@@ -128,6 +129,7 @@ impl Cell {
             levels: Levels::by_turns(acks, vec![FlushLevel::Async, FlushLevel::Sync]),
             limits: Limits::default(),
             broker,
+            network: NetworkMode::default(),
         };
         settings.follow(&self.plan);
         settings.seed = seed;

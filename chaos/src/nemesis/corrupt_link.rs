@@ -7,7 +7,7 @@ use crate::cluster::links::Traffic;
 use crate::rng::Rng;
 
 pub(super) const ABOUT: About = About {
-    what: "between the leader and one follower now and then a bit is changed on the way, and the connection is cut there",
+    what: "between the leader and one follower now and then a bit is changed on the way, and the connection is cut there (proxies)",
     heals: "bytes arrive as they were sent",
 };
 
@@ -32,19 +32,19 @@ impl Nemesis for CorruptLink {
         let leader = field.leader().await?;
         let followers = field.others(leader);
         let follower = followers[self.pick as usize % followers.len()];
-        let links = field.links()?;
-        links.set_traffic(leader, follower, Traffic::Corrupting);
+        let network = field.network()?;
+        network.set_traffic(leader, follower, Traffic::Corrupting);
         if !self.from_leader_only {
-            links.set_traffic(follower, leader, Traffic::Corrupting);
+            network.set_traffic(follower, leader, Traffic::Corrupting);
         }
         Ok(vec![leader, follower])
     }
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
         if let [leader, follower] = targets {
-            let links = field.links()?;
-            links.set_traffic(*leader, *follower, Traffic::Flows);
-            links.set_traffic(*follower, *leader, Traffic::Flows);
+            let network = field.network()?;
+            network.set_traffic(*leader, *follower, Traffic::Flows);
+            network.set_traffic(*follower, *leader, Traffic::Flows);
         }
         Ok(())
     }

@@ -23,6 +23,8 @@ pub enum Fault {
     OneWay(OneWay),
     Flapping(Flapping),
     FreezeLink(FreezeLink),
+    CutClients(CutClients),
+    Unplug(Unplug),
     SlowLink(SlowLink),
     LossyLink(LossyLink),
     CorruptLink(CorruptLink),
@@ -71,6 +73,8 @@ macro_rules! with_each {
             Fault::OneWay($nemesis) => $work,
             Fault::Flapping($nemesis) => $work,
             Fault::FreezeLink($nemesis) => $work,
+            Fault::CutClients($nemesis) => $work,
+            Fault::Unplug($nemesis) => $work,
             Fault::SlowLink($nemesis) => $work,
             Fault::LossyLink($nemesis) => $work,
             Fault::CorruptLink($nemesis) => $work,
@@ -109,7 +113,9 @@ impl Fault {
     /// # Errors
     /// [`FieldError`] if it could not be done; it may be done in part, so it must be healed all the same.
     pub async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
-        with_each!(self, nemesis => nemesis.hurt(field).await)
+        let struck = with_each!(self, nemesis => nemesis.hurt(field).await);
+        let settled = if self.is_on_network() { field.settle().await } else { Ok(()) };
+        struck.and_then(|targets| settled.map(|()| targets))
     }
 
     /// Undoes the damage.
@@ -117,7 +123,19 @@ impl Fault {
     /// # Errors
     /// [`FieldError`] if it cannot be undone.
     pub async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
-        with_each!(self, nemesis => nemesis.heal(field, targets).await)
+        let healed = with_each!(self, nemesis => nemesis.heal(field, targets).await);
+        let settled = if self.is_on_network() { field.settle().await } else { Ok(()) };
+        healed.and(settled)
+    }
+
+    /// Whether it changes the network between the processes, which must then be made to work so.
+    fn is_on_network(&self) -> bool {
+        match self {
+            Fault::Partition(_) | Fault::Bridge(_) | Fault::Ring(_) | Fault::OneWay(_) | Fault::Flapping(_) => true,
+            Fault::FreezeLink(_) | Fault::SlowLink(_) | Fault::LossyLink(_) | Fault::CorruptLink(_) => true,
+            Fault::CutClients(_) | Fault::Unplug(_) => true,
+            _ => false,
+        }
     }
 
     /// How long the fault takes by itself, beside its hold: a guess, to leave it the room in a plan.

@@ -11,7 +11,9 @@ use flotilla_runtime::{Runtime, Task};
 use super::partition::Style;
 use crate::cluster::shim::{Place, Shim};
 use crate::cluster::volume::VolumeError;
-use crate::cluster::{ClusterView, ClusterViewError, Links, LocalCluster, LocalClusterError};
+use crate::cluster::{
+    ClusterView, ClusterViewError, LocalCluster, LocalClusterError, Namespaces, Network, NetworkError,
+};
 
 /// How long a group that is not hurt may be without a leader.
 pub(crate) const LEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -118,9 +120,15 @@ pub enum FieldError {
     /// A replica's file system did not do what it should.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// The cluster was started without links.
-    #[error("the replicas reach each other directly: there are no links to hurt")]
-    NoLinks,
+    /// The cluster was started without a network to be hurt.
+    #[error("the replicas reach each other directly: there is no network to hurt")]
+    NoNetwork,
+    /// The cluster was started without namespaces.
+    #[error("the replicas have no network namespaces of their own")]
+    NoNamespaces,
+    /// The network could not be hurt or healed.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// The cluster was started without the shim.
     #[error("the replicas run without the shim: build it with `cargo build --release -p flotilla-io-shim`")]
     NoShim,
@@ -194,11 +202,11 @@ impl Field {
     }
 
     /// Cuts these replicas off from all others, or lets all hear each other again.
-    pub(super) fn cut_off(&self, nodes: &[u64], is_hurt: bool) -> Result<(), FieldError> {
+    pub(super) async fn cut_off(&self, nodes: &[u64], is_hurt: bool) -> Result<(), FieldError> {
         let rest: Vec<u64> = self.cluster.nodes().into_iter().filter(|node| !nodes.contains(node)).collect();
         let pairs = nodes.iter().flat_map(|one| rest.iter().map(move |other| (*one, *other)));
-        Style::Reset.apply_to(self.links()?, pairs, is_hurt);
-        Ok(())
+        Style::Reset.apply_to(self.network()?, pairs, is_hurt);
+        self.settle().await
     }
 
     /// Who leads now.
@@ -224,8 +232,31 @@ impl Field {
         self.cluster.nodes().into_iter().filter(|other| *other != node).collect()
     }
 
-    pub(super) fn links(&self) -> Result<&Links, FieldError> {
-        self.cluster.links().map(|links| &**links).ok_or(FieldError::NoLinks)
+    /// The network between the replicas. What is changed there works at the latest when the nemesis is done: see
+    /// [`Field::settle`].
+    pub(super) fn network(&self) -> Result<&Network, FieldError> {
+        self.cluster.network().map(|network| &**network).ok_or(FieldError::NoNetwork)
+    }
+
+    /// The replicas' network namespaces.
+    pub(super) fn namespaces(&self) -> Result<&Namespaces, FieldError> {
+        self.network()?.namespaces().ok_or(FieldError::NoNamespaces)
+    }
+
+    /// Ends the work of a fault that holds, and waits for its end: what is healed then stays so.
+    pub(super) async fn end_background(&mut self, name: &str) {
+        if let Some(task) = self.background.remove(name) {
+            task.abort();
+            let _ = task.join().await;
+        }
+    }
+
+    /// Makes all changes of the network work.
+    pub(super) async fn settle(&self) -> Result<(), FieldError> {
+        match self.cluster.network() {
+            Some(network) => Ok(network.settle().await?),
+            None => Ok(()),
+        }
     }
 
     /// The orders to a replica's shim.
@@ -316,10 +347,14 @@ impl Field {
     /// # Errors
     /// If a replica does not start; the rest is healed nevertheless.
     pub async fn heal_all(&mut self) -> Result<(), FieldError> {
-        self.background.clear();
-        if let Some(links) = self.cluster.links() {
-            links.heal();
+        for name in self.background.keys().copied().collect::<Vec<_>>() {
+            self.end_background(name).await;
         }
+        // What is cut off may still have to be healed otherwise.
+        let network = match self.cluster.network() {
+            Some(network) => network.heal().await,
+            None => Ok(()),
+        };
         for node in self.cluster.paused_nodes() {
             self.cluster.resume(node)?;
         }
@@ -330,6 +365,7 @@ impl Field {
         }
         self.cluster.restart_namesrv().await?;
         let dead = self.cluster.dead_nodes();
-        Ok(self.cluster.restart_all(&dead).await?)
+        self.cluster.restart_all(&dead).await?;
+        Ok(network?)
     }
 }

@@ -35,13 +35,16 @@ impl Nemesis for Flapping {
     /// The one inside the border.
     async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
         let leader = field.leader().await?;
-        let links = field.cluster.links().ok_or(FieldError::NoLinks)?.clone();
+        let network = field.cluster.network().ok_or(FieldError::NoNetwork)?.clone();
         let (others, runtime, this) = (field.others(leader), field.runtime.clone(), self.clone());
         let task = field.runtime.spawn("flapping", async move {
             let mut is_cut = false;
             for turn_ms in this.turns_ms.iter().cycle() {
                 is_cut = !is_cut;
-                others.iter().for_each(|other| this.style.apply(&links, leader, *other, is_cut));
+                others.iter().for_each(|other| this.style.apply(&network, leader, *other, is_cut));
+                if let Err(error) = network.settle().await {
+                    tracing::warn!(%error, "a turn of flapping was left out");
+                }
                 runtime.sleep(Duration::from_millis((*turn_ms).max(1))).await;
             }
         });
@@ -50,10 +53,10 @@ impl Nemesis for Flapping {
     }
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
-        field.background.remove("flapping");
-        let links = field.links()?;
+        field.end_background("flapping").await;
+        let network = field.network()?;
         for leader in targets {
-            field.others(*leader).iter().for_each(|other| self.style.apply(links, *leader, *other, false));
+            field.others(*leader).iter().for_each(|other| self.style.apply(network, *leader, *other, false));
         }
         Ok(())
     }

@@ -33,13 +33,13 @@ impl Nemesis for FreezeLink {
         let followers = field.others(leader);
         let follower = followers[self.pick as usize % followers.len()];
         let (from, to) = if self.of_leader { (leader, follower) } else { (follower, leader) };
-        field.links()?.set_door(from, to, Door::Frozen);
+        field.network()?.set_door(from, to, Door::Frozen);
         Ok(vec![from, to])
     }
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
         if let [from, to] = targets {
-            field.links()?.set_door(*from, *to, Door::Open);
+            field.network()?.set_door(*from, *to, Door::Open);
         }
         Ok(())
     }

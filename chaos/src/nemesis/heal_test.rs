@@ -8,7 +8,7 @@ use flotilla_runtime::Runtime;
 
 use super::*;
 use crate::cluster::links::{Door, Traffic};
-use crate::cluster::{ClusterView, LocalCluster, LocalClusterConfig};
+use crate::cluster::{ClusterView, LocalCluster, LocalClusterConfig, Rig};
 
 /// Makes a script of `tests/stand-in` the program that is started from now on. Never written here: a file that any
 /// process still holds open for writing cannot be run.
@@ -18,8 +18,12 @@ pub(crate) fn use_program(dir: &Path, script: &str) {
     std::fs::rename(link, dir.join("flotilla")).unwrap();
 }
 
-/// Three stand-ins with links between them. Nobody leads, so only what needs no leader can strike by itself.
+/// Three stand-ins with proxies between them. Nobody leads, so only what needs no leader can strike by itself.
 pub(crate) async fn field(dir: &Path) -> Field {
+    field_on(dir, Rig::default()).await
+}
+
+async fn field_on(dir: &Path, rig: Rig) -> Field {
     let (program, runtime) = (dir.join("flotilla"), Runtime::tokio());
     use_program(dir, "lives.sh");
     let config = LocalClusterConfig {
@@ -32,7 +36,7 @@ pub(crate) async fn field(dir: &Path) -> Field {
         log_level: "warn".to_owned(),
         has_links: true,
     };
-    let cluster = LocalCluster::start(config, runtime.clone()).await.unwrap();
+    let cluster = LocalCluster::start_rigged(config, &rig, runtime.clone()).await.unwrap();
     let view = ClusterView::new(&cluster.client_addresses(), &TonicConnector::new(runtime.clone()), &runtime);
     let client = Client::tonic(ClientConfig::of_namesrv([cluster.namesrv_address()])).unwrap();
     Field::new(cluster, view, client, runtime)
@@ -42,7 +46,7 @@ fn is_whole(field: &mut Field) -> bool {
     field.cluster.check_alive().is_ok()
         && field.cluster.dead_nodes().is_empty()
         && field.cluster.paused_nodes().is_empty()
-        && field.cluster.links().unwrap().is_whole()
+        && field.cluster.network().unwrap().is_whole()
 }
 
 #[tokio::test]
@@ -92,19 +96,51 @@ async fn faults_on_the_network_heal_what_they_hurt() {
     // These strike around the leader; here it is replica 1 by decree.
     for from_leader in [true, false] {
         let (from, to) = if from_leader { (1, 3) } else { (3, 1) };
-        field.cluster.links().unwrap().set_traffic(from, to, Traffic::Held);
+        field.cluster.network().unwrap().set_traffic(from, to, Traffic::Held);
         let one_way = Fault::OneWay(OneWay { from_leader, pick: None });
         one_way.heal(&mut field, &[1, 2, 3]).await.unwrap();
         assert!(is_whole(&mut field), "from leader: {from_leader}");
     }
-    field.cluster.links().unwrap().set_door(1, 2, Door::Frozen);
+    field.cluster.network().unwrap().set_door(1, 2, Door::Frozen);
     Fault::FreezeLink(FreezeLink { of_leader: true, pick: 0 }).heal(&mut field, &[1, 2]).await.unwrap();
     assert!(is_whole(&mut field));
     let delayed = Traffic::Delayed(std::time::Duration::from_millis(9));
-    field.cluster.links().unwrap().set_traffic(1, 2, delayed);
-    field.cluster.links().unwrap().set_traffic(2, 1, delayed);
+    field.cluster.network().unwrap().set_traffic(1, 2, delayed);
+    field.cluster.network().unwrap().set_traffic(2, 1, delayed);
     Fault::SlowLink(SlowLink { delay_ms: 9, pick: Some(0) }).heal(&mut field, &[1, 2]).await.unwrap();
     assert!(is_whole(&mut field));
+    field.cluster.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn faults_on_network_namespaces_heal_what_they_hurt_also_twice() {
+    let name = "nemesis::heal_test::faults_on_network_namespaces_heal_what_they_hurt_also_twice";
+    if crate::own_namespace::is_started_apart(name) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut field = field_on(dir.path(), Rig { has_namespaces: true, ..Rig::default() }).await;
+    assert!(is_whole(&mut field));
+    let two = || Victim::These { nodes: vec![2] };
+    for style in [Style::Silent, Style::Reset] {
+        for fault in [
+            Fault::Partition(Partition { border: Border::Halves { minority: vec![2] }, style }),
+            Fault::Bridge(Bridge { order: vec![2, 1, 3], style }),
+            Fault::CutClients(CutClients { victim: two(), style }),
+            Fault::Unplug(Unplug { victim: two() }),
+        ] {
+            let targets = fault.hurt(&mut field).await.unwrap();
+            assert!(!is_whole(&mut field), "{fault:?}");
+            fault.heal(&mut field, &targets).await.unwrap();
+            assert!(is_whole(&mut field), "{fault:?}");
+            fault.heal(&mut field, &targets).await.unwrap();
+            assert!(is_whole(&mut field), "{fault:?}");
+            fault.hurt(&mut field).await.unwrap();
+            field.cluster.kill(2).await.unwrap();
+            field.heal_all().await.unwrap();
+            assert!(is_whole(&mut field), "{fault:?}");
+        }
+    }
     field.cluster.end().await.unwrap();
 }
 
@@ -184,6 +220,8 @@ async fn what_the_cluster_was_not_given_is_named() {
     assert!(refused.to_string().contains("root"), "{refused}");
     let refused = Fault::SyncError(SyncError { victim: two(), pass: 0 }).hurt(&mut field).await.unwrap_err();
     assert!(refused.to_string().contains("flotilla-io-shim"), "{refused}");
+    let refused = Fault::Unplug(Unplug { victim: two() }).hurt(&mut field).await.unwrap_err();
+    assert!(refused.to_string().contains("network namespaces"), "{refused}");
     field.cluster.end().await.unwrap();
 }
 
@@ -193,8 +231,8 @@ async fn the_final_heal_mends_any_mixture() {
     let mut field = field(dir.path()).await;
     field.cluster.kill(1).await.unwrap();
     field.cluster.pause(2).unwrap();
-    field.cluster.links().unwrap().set_door(3, 1, Door::Closed);
-    field.cluster.links().unwrap().set_traffic(2, 3, Traffic::Held);
+    field.cluster.network().unwrap().set_door(3, 1, Door::Closed);
+    field.cluster.network().unwrap().set_traffic(2, 3, Traffic::Held);
     field.heal_all().await.unwrap();
     assert!(is_whole(&mut field));
     field.cluster.end().await.unwrap();
@@ -221,9 +259,9 @@ async fn a_replica_that_ends_by_itself_is_noticed_once() {
 async fn drills_cut_off_set_back_and_empty_what_they_say_and_heal() {
     let dir = tempfile::tempdir().unwrap();
     let mut field = field(dir.path()).await;
-    field.cut_off(&[1], true).unwrap();
+    field.cut_off(&[1], true).await.unwrap();
     assert!(!is_whole(&mut field));
-    field.cut_off(&[1], false).unwrap();
+    field.cut_off(&[1], false).await.unwrap();
     assert!(is_whole(&mut field));
 
     let file = field.cluster.data(2).join("log/1.seg");

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::*;
+use crate::network_mode::NetworkMode;
 use crate::rng::Rng;
 
 /// The faults by name.
@@ -35,6 +36,8 @@ pub enum FaultKind {
     OneWay,
     Flapping,
     FreezeLink,
+    CutClients,
+    Unplug,
     SlowLink,
     LossyLink,
     CorruptLink,
@@ -118,13 +121,19 @@ pub struct Card {
     pub needs_volumes: bool,
     /// Replicas must run with the shim.
     pub needs_shim: bool,
+    /// The only way in which the replicas' network can be made for it, where it is not done in every one.
+    pub only_in: Option<NetworkMode>,
     /// The smallest group in which it means something.
     pub replicas_min: u64,
 }
 
 const fn card(about: About, class: Class) -> Card {
     let needs_links = matches!(class, Class::Network);
-    Card { about, class, needs_links, needs_volumes: false, needs_shim: false, replicas_min: 1 }
+    Card { about, class, needs_links, needs_volumes: false, needs_shim: false, only_in: None, replicas_min: 1 }
+}
+
+const fn on_network(about: About, mode: NetworkMode) -> Card {
+    Card { only_in: Some(mode), ..card(about, Class::Network) }
 }
 
 const fn on_volume(about: About) -> Card {
@@ -175,9 +184,11 @@ impl FaultKind {
             FaultKind::OneWay => card(one_way::ABOUT, Class::Network),
             FaultKind::Flapping => card(flapping::ABOUT, Class::Network),
             FaultKind::FreezeLink => card(freeze_link::ABOUT, Class::Network),
-            FaultKind::SlowLink => card(slow_link::ABOUT, Class::Network),
-            FaultKind::LossyLink => card(lossy_link::ABOUT, Class::Network),
-            FaultKind::CorruptLink => card(corrupt_link::ABOUT, Class::Network),
+            FaultKind::CutClients => on_network(cut_clients::ABOUT, NetworkMode::Namespaces),
+            FaultKind::Unplug => on_network(unplug::ABOUT, NetworkMode::Namespaces),
+            FaultKind::SlowLink => on_network(slow_link::ABOUT, NetworkMode::Proxies),
+            FaultKind::LossyLink => on_network(lossy_link::ABOUT, NetworkMode::Proxies),
+            FaultKind::CorruptLink => on_network(corrupt_link::ABOUT, NetworkMode::Proxies),
             FaultKind::PowerLossLeader => on_volume(power_loss::LEADER),
             FaultKind::PowerLossFollower => on_volume(power_loss::FOLLOWER),
             FaultKind::PowerLossAll => on_volume(power_loss::ALL),
@@ -272,6 +283,8 @@ impl FaultKind {
             FaultKind::OneWay => Fault::OneWay(OneWay::draw(rng, replicas)),
             FaultKind::Flapping => Fault::Flapping(Flapping::draw(rng)),
             FaultKind::FreezeLink => Fault::FreezeLink(FreezeLink::draw(rng, replicas)),
+            FaultKind::CutClients => Fault::CutClients(CutClients { victim: either(rng), style: Style::draw(rng) }),
+            FaultKind::Unplug => Fault::Unplug(Unplug { victim: either(rng) }),
             FaultKind::SlowLink => Fault::SlowLink(SlowLink::draw(rng, replicas)),
             FaultKind::LossyLink => Fault::LossyLink(LossyLink::draw(rng)),
             FaultKind::CorruptLink => Fault::CorruptLink(CorruptLink::draw(rng, replicas)),

@@ -7,7 +7,7 @@ use crate::cluster::links::Traffic;
 use crate::rng::Rng;
 
 pub(super) const ABOUT: About = About {
-    what: "of the pieces between the leader and the rest 1 to 20 of 100 come only when sent again, 200 ms later",
+    what: "of the pieces between the leader and the rest 1 to 20 of 100 come only when sent again, 200 ms later (proxies)",
     heals: "nothing is lost any more",
 };
 
@@ -37,10 +37,10 @@ impl Nemesis for LossyLink {
 }
 
 fn set(field: &Field, leader: u64, traffic: Traffic) -> Result<(), FieldError> {
-    let links = field.links()?;
+    let network = field.network()?;
     for other in field.others(leader) {
-        links.set_traffic(leader, other, traffic);
-        links.set_traffic(other, leader, traffic);
+        network.set_traffic(leader, other, traffic);
+        network.set_traffic(other, leader, traffic);
     }
     Ok(())
 }

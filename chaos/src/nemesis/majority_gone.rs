@@ -42,13 +42,13 @@ impl Nemesis for MajorityGone {
         };
         let others = field.others(survivor);
         if self.lacks_ms > 0 {
-            field.cut_off(&[survivor], true)?;
+            field.cut_off(&[survivor], true).await?;
             field.runtime.sleep(Duration::from_millis(self.lacks_ms)).await;
         }
         field.cluster.kill_all(&others).await?;
         field.empty_disks(&others)?;
         if self.lacks_ms > 0 {
-            field.cut_off(&[survivor], false)?;
+            field.cut_off(&[survivor], false).await?;
         }
         field.survivor = Some(survivor);
         if self.come_back_empty

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{About, Field, FieldError, Nemesis};
-use crate::cluster::Links;
+use crate::cluster::Network;
 use crate::cluster::links::Traffic;
 use crate::rng::Rng;
 
@@ -28,10 +28,10 @@ impl OneWay {
         OneWay { from_leader, pick: one.then_some(pick) }
     }
 
-    fn apply(&self, links: &Links, leader: u64, followers: &[u64], traffic: Traffic) {
+    fn apply(&self, network: &Network, leader: u64, followers: &[u64], traffic: Traffic) {
         for follower in followers {
             let (from, to) = if self.from_leader { (leader, *follower) } else { (*follower, leader) };
-            links.set_traffic(from, to, traffic);
+            network.set_traffic(from, to, traffic);
         }
     }
 }
@@ -44,13 +44,13 @@ impl Nemesis for OneWay {
         if let Some(pick) = self.pick {
             followers = vec![followers[pick as usize % followers.len()]];
         }
-        self.apply(field.links()?, leader, &followers, Traffic::Held);
+        self.apply(field.network()?, leader, &followers, Traffic::Held);
         Ok([vec![leader], followers].concat())
     }
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
         if let Some((leader, followers)) = targets.split_first() {
-            self.apply(field.links()?, *leader, followers, Traffic::Flows);
+            self.apply(field.network()?, *leader, followers, Traffic::Flows);
         }
         Ok(())
     }

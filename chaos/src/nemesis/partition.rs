@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{About, Field, FieldError, Nemesis};
-use crate::cluster::Links;
+use crate::cluster::Network;
 use crate::cluster::links::{Door, Traffic};
 use crate::rng::Rng;
 
@@ -36,20 +36,20 @@ impl Style {
     }
 
     /// Cuts the two of each pair from each other, or lets them hear each other again.
-    pub(super) fn apply_to(self, links: &Links, pairs: impl IntoIterator<Item = (u64, u64)>, is_hurt: bool) {
-        pairs.into_iter().for_each(|(one, other)| self.apply(links, one, other, is_hurt));
+    pub(super) fn apply_to(self, network: &Network, pairs: impl IntoIterator<Item = (u64, u64)>, is_hurt: bool) {
+        pairs.into_iter().for_each(|(one, other)| self.apply(network, one, other, is_hurt));
     }
 
     /// The same for one pair.
-    pub(super) fn apply(self, links: &Links, one: u64, other: u64, is_hurt: bool) {
+    pub(super) fn apply(self, network: &Network, one: u64, other: u64, is_hurt: bool) {
         let (traffic, door) = match (is_hurt, self) {
             (false, _) => (Traffic::Flows, Door::Open),
             (true, Style::Silent) => (Traffic::Held, Door::Open),
             (true, Style::Reset) => (Traffic::Flows, Door::Closed),
         };
         for (from, to) in [(one, other), (other, one)] {
-            links.set_traffic(from, to, traffic);
-            links.set_door(from, to, door);
+            network.set_traffic(from, to, traffic);
+            network.set_door(from, to, door);
         }
     }
 }
@@ -99,9 +99,9 @@ impl Partition {
         Partition { border: Border::Halves { minority }, style: Style::draw(rng) }
     }
 
-    fn apply(&self, links: &Links, part: &[u64], rest: &[u64], is_hurt: bool) {
+    fn apply(&self, network: &Network, part: &[u64], rest: &[u64], is_hurt: bool) {
         let pairs = part.iter().flat_map(|one| rest.iter().map(move |other| (*one, *other)));
-        self.style.apply_to(links, pairs, is_hurt);
+        self.style.apply_to(network, pairs, is_hurt);
     }
 }
 
@@ -112,12 +112,12 @@ impl Nemesis for Partition {
             Border::Follower { pick } => vec![field.follower(*pick).await?],
             Border::Halves { minority } => minority.clone(),
         };
-        self.apply(field.links()?, &part, &rest_of(field, &part), true);
+        self.apply(field.network()?, &part, &rest_of(field, &part), true);
         Ok(part)
     }
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
-        self.apply(field.links()?, targets, &rest_of(field, targets), false);
+        self.apply(field.network()?, targets, &rest_of(field, targets), false);
         Ok(())
     }
 }

@@ -36,12 +36,12 @@ impl Ring {
 
 impl Nemesis for Ring {
     async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
-        self.style.apply_to(field.links()?, self.pairs(), true);
+        self.style.apply_to(field.network()?, self.pairs(), true);
         Ok(self.order.clone())
     }
 
     async fn heal(&self, field: &mut Field, _: &[u64]) -> Result<(), FieldError> {
-        self.style.apply_to(field.links()?, self.pairs(), false);
+        self.style.apply_to(field.network()?, self.pairs(), false);
         Ok(())
     }
 }

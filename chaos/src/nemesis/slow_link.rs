@@ -5,12 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{About, Field, FieldError, Nemesis};
-use crate::cluster::Links;
+use crate::cluster::Network;
 use crate::cluster::links::Traffic;
 use crate::rng::Rng;
 
 pub(super) const ABOUT: About = About {
-    what: "bytes between the leader and one or all followers arrive 5 to 400 ms later, both ways",
+    what: "bytes between the leader and one or all followers arrive 5 to 400 ms later, both ways (proxies)",
     heals: "bytes arrive at once again",
 };
 
@@ -34,10 +34,10 @@ impl SlowLink {
         SlowLink { delay_ms, pick: one.then_some(pick) }
     }
 
-    fn apply(links: &Links, leader: u64, followers: &[u64], traffic: Traffic) {
+    fn apply(network: &Network, leader: u64, followers: &[u64], traffic: Traffic) {
         for follower in followers {
-            links.set_traffic(leader, *follower, traffic);
-            links.set_traffic(*follower, leader, traffic);
+            network.set_traffic(leader, *follower, traffic);
+            network.set_traffic(*follower, leader, traffic);
         }
     }
 }
@@ -51,13 +51,13 @@ impl Nemesis for SlowLink {
             followers = vec![followers[pick as usize % followers.len()]];
         }
         let delay = Duration::from_millis(self.delay_ms);
-        SlowLink::apply(field.links()?, leader, &followers, Traffic::Delayed(delay));
+        SlowLink::apply(field.network()?, leader, &followers, Traffic::Delayed(delay));
         Ok([vec![leader], followers].concat())
     }
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
         if let Some((leader, followers)) = targets.split_first() {
-            SlowLink::apply(field.links()?, *leader, followers, Traffic::Flows);
+            SlowLink::apply(field.network()?, *leader, followers, Traffic::Flows);
         }
         Ok(())
     }

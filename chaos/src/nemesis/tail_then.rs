@@ -46,7 +46,7 @@ pub struct TailThen {
 impl Nemesis for TailThen {
     async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
         let leader = field.leader().await?;
-        field.cut_off(&[leader], true)?;
+        field.cut_off(&[leader], true).await?;
         field.runtime.sleep(Duration::from_millis(self.cut_ms)).await;
         if self.end == End::Power {
             field.cut_power(&[leader])?;
@@ -55,12 +55,12 @@ impl Nemesis for TailThen {
         if self.end == End::Disk {
             field.empty_disks(&[leader])?;
         }
-        field.cut_off(&[leader], false)?;
+        field.cut_off(&[leader], false).await?;
         Ok(vec![leader])
     }
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
-        field.cut_off(targets, false)?;
+        field.cut_off(targets, false).await?;
         field.mend(targets).await?;
         field.await_caught_up(targets).await
     }
