@@ -50,7 +50,7 @@ fn dev_tells_where_its_metrics_are_and_they_tell_what_was_sent() {
     let (code, body) = get(&metrics, "/ready");
     assert_eq!(code, 200, "{body}");
     let parts: serde_json::Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(parts["parts"].as_array().unwrap().len(), 4, "three replicas and a namesrv: {body}");
+    assert_eq!(parts["parts"].as_array().unwrap().len(), 5, "three replicas, a namesrv and the disks: {body}");
     assert_eq!(get(&metrics, "/live").0, 200);
 
     let namesrv = format!("127.0.0.1:{first}");

@@ -135,6 +135,21 @@ impl Drop for Server {
 pub fn signal(pid: u32, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
     assert!(status.expect("kill exists").success(), "kill -{name} {pid}");
+    let stopped_by = Instant::now() + Duration::from_secs(10);
+    // A thread that runs at that moment may still answer somebody.
+    while name == "STOP" && !is_stopped(pid) {
+        assert!(Instant::now() < stopped_by, "{pid} goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether no thread of the process runs.
+fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there").flatten();
+    threads.map(|thread| std::fs::read_to_string(thread.path().join("stat"))).all(|stat| {
+        // Behind the name, which stands in parentheses. A thread that has ended does not run either.
+        stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+    })
 }
 
 /// Neighbouring loopback ports that are free now, below the ports the system gives to outgoing connections.
