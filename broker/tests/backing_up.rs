@@ -207,7 +207,8 @@ async fn all_that_a_group_holds_comes_back_from_its_backup() {
     let (mut ids, mut expected) = (rest.ids(), (0..30).map(|number| format!("m{number}")).collect::<Vec<_>>());
     expected.push("once".to_owned());
     expected.retain(|id| !received.messages.iter().any(|message| id_of(message) == *id));
-    (ids.sort_unstable(), expected.sort_unstable());
+    ids.sort_unstable();
+    expected.sort_unstable();
     assert_eq!(ids, expected, "neither what was consumed nor what is under way, nor what came later");
     assert_eq!(alone.ack("g", "plain", under_way).await, 20000, "handles from before are good");
 

@@ -60,6 +60,7 @@ class Run:
         self.dead = []  # ids among the dead letters
         self.came = []  # (id, received, who, attempt, topic) of what consumers and the last look got
         self.is_clock_wrong = False
+        self.is_drained = None  # see was_drained
 
 
 def queue_of(value):
@@ -494,7 +495,11 @@ PROMISES = {
 
 
 def was_drained(run):
-    return any(is_final(who) for _, _, _, who, _, _ in run.seen) or not any(s[4] == "acked" for s in run.sends)
+    """Whether there was a last look. Only asked once all is read; every message asks again."""
+    if run.is_drained is None:
+        is_seen = any(is_final(who) for _, _, _, who, _, _ in run.seen)
+        run.is_drained = is_seen or not any(s[4] == "acked" for s in run.sends)
+    return run.is_drained
 
 
 def void_reasons(run, record):

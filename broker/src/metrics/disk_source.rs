@@ -43,7 +43,9 @@ impl Source for DiskSource {
 
 fn hang(stats: &DiskFlusherStats) -> Option<String> {
     let is_long = stats.longest > SYNC_WARN_AFTER;
-    is_long.then(|| format!("a sync on device {} has been under way for {} s", stats.device_name(), stats.longest.as_secs()))
+    is_long.then(|| {
+        format!("a sync on device {} has been under way for {} s", stats.device_name(), stats.longest.as_secs())
+    })
 }
 
 fn write(stats: &DiskFlusherStats, out: &mut Exposition) {

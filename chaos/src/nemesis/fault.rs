@@ -130,12 +130,20 @@ impl Fault {
 
     /// Whether it changes the network between the processes, which must then be made to work so.
     fn is_on_network(&self) -> bool {
-        match self {
-            Fault::Partition(_) | Fault::Bridge(_) | Fault::Ring(_) | Fault::OneWay(_) | Fault::Flapping(_) => true,
-            Fault::FreezeLink(_) | Fault::SlowLink(_) | Fault::LossyLink(_) | Fault::CorruptLink(_) => true,
-            Fault::CutClients(_) | Fault::Unplug(_) => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Fault::Partition(_)
+                | Fault::Bridge(_)
+                | Fault::Ring(_)
+                | Fault::OneWay(_)
+                | Fault::Flapping(_)
+                | Fault::FreezeLink(_)
+                | Fault::SlowLink(_)
+                | Fault::LossyLink(_)
+                | Fault::CorruptLink(_)
+                | Fault::CutClients(_)
+                | Fault::Unplug(_)
+        )
     }
 
     /// How long the fault takes by itself, beside its hold: a guess, to leave it the room in a plan.
