@@ -12,15 +12,12 @@ use flotilla_proto::{admin, v2};
 use flotilla_raft_log::{BackupFile, Disk as _, LOCK_FILE, OsDisk, WrapDisk, WrappingDisk};
 use flotilla_runtime::Runtime;
 
-use crate::support::{Client, Cluster, id_of, message, resource};
+use crate::support::{Client, Cluster, id_of, message};
+use crate::transactions::{end, half};
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(1500);
 const DELAY: Duration = Duration::from_secs(25);
-
-fn half(id: &str) -> v2::Message {
-    message("tx", id, |system| system.message_type = MessageType::Transaction.into())
-}
 
 /// A message that is due at that time, ms since 1970.
 fn delayed(id: &str, due_ms: u64) -> v2::Message {
@@ -29,18 +26,6 @@ fn delayed(id: &str, due_ms: u64) -> v2::Message {
         let (seconds, nanos) = ((due_ms / 1000) as i64, (due_ms % 1000) as i32 * 1_000_000);
         system.delivery_timestamp = Some(prost_types::Timestamp { seconds, nanos });
     })
-}
-
-async fn end(client: &Client, id: &str, transaction_id: &str, resolution: TransactionResolution) -> i32 {
-    let request = v2::EndTransactionRequest {
-        topic: Some(resource("tx")),
-        message_id: id.to_owned(),
-        transaction_id: transaction_id.to_owned(),
-        resolution: resolution.into(),
-        ..Default::default()
-    };
-    let options = client.options(Duration::from_secs(5));
-    client.messaging.end_transaction(options, request).await.expect("an answer").body.status.expect("a status").code
 }
 
 async fn ask(client: &Client, request: admin::BackupRequest) -> admin::BackupReply {

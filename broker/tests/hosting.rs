@@ -130,6 +130,17 @@ impl Hosts {
         Hosts { runtime, hosts, configs, disks, connector, connections, _dir: dir }
     }
 
+    /// Each group has a topic `orders`, and `first` in it.
+    async fn start_with_a_message_each() -> Hosts {
+        let hosts = Hosts::start().await;
+        for group in 0..2 {
+            let leader = hosts.leader(group).await;
+            hosts.client(leader, group).create_topic("orders", MessageType::Normal, 1).await;
+            assert_eq!(hosts.send(leader, group, "first").await, 20000);
+        }
+        hosts
+    }
+
     fn client(&self, at: usize, group: usize) -> Client {
         let address = self.configs[at][group].client_listen.to_string();
         Client {
@@ -244,12 +255,7 @@ async fn the_groups_of_a_process_share_their_connections_and_each_call_finds_its
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_whose_disk_fails_is_led_elsewhere_and_comes_back_and_the_other_one_does_not_notice() {
-    let hosts = Hosts::start().await;
-    for group in 0..2 {
-        let leader = hosts.leader(group).await;
-        hosts.client(leader, group).create_topic("orders", MessageType::Normal, 1).await;
-        assert_eq!(hosts.send(leader, group, "first").await, 20000);
-    }
+    let hosts = Hosts::start_with_a_message_each().await;
     let hurt = hosts.one_leads_both().await;
     let before = hosts.status(hurt, 1).await.expect("it answers").term;
     hosts.disks[hurt].is_bad.store(true, Ordering::SeqCst);
@@ -278,12 +284,7 @@ async fn a_group_whose_disk_fails_is_led_elsewhere_and_comes_back_and_the_other_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_groups_of_a_disk_share_its_flusher_and_one_whose_sync_hangs_does_not_stop_the_other() {
-    let hosts = Hosts::start().await;
-    for group in 0..2 {
-        let leader = hosts.leader(group).await;
-        hosts.client(leader, group).create_topic("orders", MessageType::Normal, 1).await;
-        assert_eq!(hosts.send(leader, group, "first").await, 20000);
-    }
+    let hosts = Hosts::start_with_a_message_each().await;
     let hurt = hosts.one_leads_both().await;
     assert!(hosts.flusher(hurt, "flotilla_flusher_logs").await >= 6.0, "three processes of two groups are one here");
     let before = hosts.status(hurt, 1).await.expect("it answers").term;

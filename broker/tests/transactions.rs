@@ -12,11 +12,11 @@ use tokio::sync::mpsc;
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(1500);
 
-fn half(id: &str) -> v2::Message {
+pub fn half(id: &str) -> v2::Message {
     message("tx", id, |system| system.message_type = MessageType::Transaction.into())
 }
 
-async fn end(client: &Client, id: &str, transaction_id: &str, resolution: TransactionResolution) -> i32 {
+pub async fn end(client: &Client, id: &str, transaction_id: &str, resolution: TransactionResolution) -> i32 {
     let request = v2::EndTransactionRequest {
         topic: Some(resource("tx")),
         message_id: id.to_owned(),

@@ -41,7 +41,7 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     /// `checkpoint-<index>.ckp`, 20 digits, so that names sort by index.
     pub(crate) fn file_name(&self) -> String {
-        format!("checkpoint-{:020}{ENDING}", self.last.index)
+        checkpoint_name(self.last.index)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -127,6 +127,11 @@ impl PendingCheckpoint {
         let CheckpointBytes { state, beside_bytes } = (self.state)()?;
         Ok((Checkpoint { state, ..self.head.clone() }, beside_bytes))
     }
+}
+
+/// The name of the checkpoint that ends with that entry.
+pub(crate) fn checkpoint_name(index: LogIndex) -> String {
+    format!("checkpoint-{:020}{ENDING}", index.0)
 }
 
 /// The index in a checkpoint's file name; `None` for any other name.

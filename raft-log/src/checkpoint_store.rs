@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use flotilla_planted_bugs::{Bug, is_planted};
 
-use crate::checkpoint_file::{Checkpoint, Origin, PendingCheckpoint, parse_checkpoint_name};
+use crate::checkpoint_file::{Checkpoint, Origin, PendingCheckpoint, checkpoint_name, parse_checkpoint_name};
 use crate::disk::{Disk, read_file, write_file_atomically};
 use crate::log_view::LogView;
 use crate::raft::{INCOMING_FILE, Parcel, put_sides};
@@ -137,7 +137,7 @@ impl CheckpointStore {
         let mut newest = None;
         let mut files = BTreeSet::new();
         for index in indexes.into_iter().rev() {
-            let path = dir.join(format!("checkpoint-{index:020}.ckp", index = index.0));
+            let path = dir.join(checkpoint_name(index));
             seen.files += 1;
             match read_checkpoint(&*disk, &path, index) {
                 Ok(checkpoint) => {
@@ -172,7 +172,7 @@ impl CheckpointStore {
             state.files.range(..index).rev().copied().collect()
         };
         older.into_iter().find_map(|index| {
-            let path = self.inner.dir.join(format!("checkpoint-{index:020}.ckp", index = index.0));
+            let path = self.inner.dir.join(checkpoint_name(index));
             read_checkpoint(&*self.inner.disk, &path, index).ok()
         })
     }
@@ -254,7 +254,8 @@ impl CheckpointStore {
         for index in &indexes {
             *state.pinned.entry(*index).or_default() += 1;
         }
-        Pinned { inner: self.inner.clone(), indexes: indexes.clone() }
+        drop(state);
+        Pinned { inner: self.inner.clone(), indexes }
     }
 
     /// All that are kept, rising.
@@ -370,7 +371,7 @@ impl Inner {
 
     fn remove(&self, old: Vec<LogIndex>) {
         for index in old {
-            let path = self.dir.join(format!("checkpoint-{index:020}.ckp", index = index.0));
+            let path = self.dir.join(checkpoint_name(index));
             if let Err(error) = self.disk.remove(&path) {
                 tracing::warn!(file = %path.display(), %error, "old checkpoint could not be removed");
             }
@@ -396,7 +397,7 @@ impl Inner {
         if !self.state().files.contains(&index) {
             return Ok(None);
         }
-        let path = self.dir.join(format!("checkpoint-{index:020}.ckp", index = index.0));
+        let path = self.dir.join(checkpoint_name(index));
         let decoded = Checkpoint::decode(read_file(&*self.disk, &path)?);
         decoded
             .map(Some)

@@ -325,11 +325,10 @@ fn remove_leftovers(root: &Path, ending: &str) -> std::io::Result<()> {
 
 async fn remove(replica: &Replica, unfinished: &Path) {
     let unfinished = unfinished.to_owned();
-    let removing = move || match std::fs::remove_dir_all(&unfinished) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+    let removing = move || {
+        if let Err(error) = crate::backup::remove(&unfinished) {
             tracing::warn!(dir = %unfinished.display(), %error, "what was made of a backup could not be removed");
         }
-        _ => {}
     };
     replica.runtime.blocking(removing).await;
 }

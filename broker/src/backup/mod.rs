@@ -6,3 +6,11 @@ mod restoring;
 
 pub use manifest::{BackupManifest, FORMAT, MANIFEST_FILE, ManifestError};
 pub use restoring::{RestoreError, RestoreOptions, Restored, restore};
+
+/// Takes a folder away, if it is there. Blocks.
+pub(crate) fn remove(dir: &std::path::Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -7,6 +7,7 @@ use flotilla_raft_log::{Disk, FoundError, Founded, LOCK_FILE, LogIndex, NodeId, 
 use flotilla_runtime::Runtime;
 
 use super::manifest::{BackupManifest, ManifestError};
+use super::remove;
 
 /// What is not finished is in a folder with this ending.
 const UNFINISHED: &str = ".unfinished";
@@ -182,13 +183,6 @@ fn check_leftover(dir: &Path) -> Result<(), RestoreError> {
 fn check_room(disk: &dyn Disk, dir: &Path, manifest: &BackupManifest) -> Result<(), RestoreError> {
     let (needed, free) = (manifest.bytes(), disk.free_bytes(dir).map_err(io_at(dir))?);
     if free < needed { Err(RestoreError::NoRoom { needed, free, dir: dir.to_owned() }) } else { Ok(()) }
-}
-
-fn remove(dir: &Path) -> io::Result<()> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Copies every file, each against its checksum.

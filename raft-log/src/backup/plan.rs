@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{BackupError, BackupProgress, BackupRequest, io_at};
 use crate::LogIndex;
-use crate::checkpoint_file::Checkpoint;
+use crate::checkpoint_file::{Checkpoint, checkpoint_name};
 use crate::checkpoint_store::{CheckpointStore, Pinned};
 use crate::disk::{Disk, DiskFile, read_file};
 use crate::ids::EntryId;
@@ -79,7 +79,7 @@ impl Plan {
         };
         let (mut checkpoints, mut sides) = (Vec::new(), BTreeSet::new());
         for index in indexes {
-            let path = places.dir.join(format!("checkpoint-{:020}.ckp", index.0));
+            let path = places.dir.join(checkpoint_name(index));
             let unsound = |what| BackupError::Unsound { path: path.clone(), what };
             let bytes = read_file(&*places.disk, &path).map_err(io_at(&path))?;
             let checkpoint = Checkpoint::decode(bytes.clone()).map_err(unsound)?;
