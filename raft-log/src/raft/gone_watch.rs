@@ -41,7 +41,8 @@ const ALIVE_AFTER: Duration = Duration::from_millis(20);
 /// Those whose log is not the longest campaign so much later, one after the other: two at once would split the vote. It
 /// must cover a round of votes with its syncs; the first does not wait at all.
 const RANK_STEP_MS: u64 = 50;
-/// Campaigns of one replica for one gone leader: after a split vote it tries again soon. Later the usual timers do.
+/// So often one replica looks whether it is its turn: another one's campaign is given its time. After a split vote the usual
+/// timers go on.
 const ROUNDS_MAX: u64 = 3;
 
 /// Does another voter see that the leader of this term is gone?

@@ -30,6 +30,7 @@ mod type_config;
 mod vote_hold;
 #[cfg(test)]
 mod vote_hold_test;
+mod votes_asked;
 mod watch;
 mod wire;
 mod wire_body;
@@ -66,6 +67,7 @@ pub(crate) use type_config::{LogRaft, Proposal, Reply, TypeConfig, to_entry_id};
 #[cfg(test)]
 pub(crate) use vote_hold::HoldAnswer;
 pub(crate) use vote_hold::{Recovery, VoteHold};
+pub(crate) use votes_asked::VotesAsked;
 pub(crate) use watch::{FifoWatch, FifoWatchReceiver, FifoWatchSender};
 #[cfg(test)]
 pub(crate) use wire::DurableMark;

@@ -21,9 +21,11 @@ use super::async_runtime::ask_for_time;
 use super::parcel::Parcel;
 use super::stream_resets::StreamResets;
 use super::type_config::{TypeConfig, Vote};
+use super::votes_asked::VotesAsked;
 use super::wire::{PeerMessage, SnapshotPiece, decode, encode};
 use crate::ack::{AckTracker, ReplicaMarks};
 use crate::lease_clock::LeaseClock;
+use crate::log_view::LogView;
 use crate::member::Member;
 use crate::standing::Standings;
 use crate::transport::AppendChannel;
@@ -39,6 +41,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A voter may take so long to keep its vote.
 const VOTE_ANSWER_MAX: Duration = Duration::from_secs(10);
+/// A vote that was asked for earlier counts if it comes so much later than the answer to a pre-vote.
+const VOTE_FIRST: Duration = Duration::from_millis(20);
 
 /// Makes the connections of one replica to its peers.
 pub(crate) struct NetworkFactory {
@@ -49,6 +53,7 @@ pub(crate) struct NetworkFactory {
     matched_is_durable: bool,
     resets: StreamResets,
     standings: Standings,
+    votes: VotesAsked,
     clock: LeaseClock,
 }
 
@@ -59,10 +64,11 @@ impl NetworkFactory {
         acks: AckTracker,
         matched_is_durable: bool,
         resets: StreamResets,
-        standings: Standings,
+        view: &LogView,
         clock: LeaseClock,
     ) -> NetworkFactory {
-        NetworkFactory { transport, runtime, acks, matched_is_durable, resets, standings, clock }
+        let (standings, votes) = (view.standings().clone(), view.votes_asked().clone());
+        NetworkFactory { transport, runtime, acks, matched_is_durable, resets, standings, votes, clock }
     }
 
     fn network(&self, target: u64, appends_by_call: bool) -> Network {
@@ -75,6 +81,7 @@ impl NetworkFactory {
             channel: None,
             reset: self.resets.bell(NodeId(target)),
             standings: self.standings.clone(),
+            votes: self.votes.clone(),
             clock: self.clock.clone(),
         }
     }
@@ -106,6 +113,7 @@ pub(crate) struct Network {
     /// Rings when the append stream is to break.
     reset: Arc<Notify>,
     standings: Standings,
+    votes: VotesAsked,
     clock: LeaseClock,
 }
 
@@ -284,6 +292,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
         // as this replica is a candidate in that term.
         ask_for_time(VOTE_ANSWER_MAX);
         let timeout = VOTE_ANSWER_MAX.max(option.hard_ttl());
+        let _asked = self.votes.ask(Term(request.vote.leader_id().term), self.target);
         match self.call(PeerCallKind::Vote, PeerMessage::VoteRequest(request), timeout).await? {
             PeerMessage::VoteResponse(response) => Ok(response),
             _ => Err(protocol_error("another message than a vote response")),
@@ -295,8 +304,16 @@ impl RaftNetworkV2<TypeConfig> for Network {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> RpcResult<VoteResponse<TypeConfig>> {
+        let owes_vote = self.votes.is_open_at(self.target);
         match self.call(PeerCallKind::PreVote, PeerMessage::VoteRequest(request), option.hard_ttl()).await? {
-            PeerMessage::VoteResponse(response) => Ok(response),
+            PeerMessage::VoteResponse(response) => {
+                if owes_vote {
+                    // It has kept its vote by now and answers both questions at once. Were this answer looked at first, the next
+                    // term would begin, and the vote be for nothing.
+                    self.runtime.sleep(VOTE_FIRST).await;
+                }
+                Ok(response)
+            }
             _ => Err(protocol_error("another message than a vote response")),
         }
     }
