@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{Seeds, Setting, bugs, meta, regressions, run_one, seeds, shrink, sweep, worker};
+use crate::command::interrupt::INTERRUPTED;
+use crate::command::sweep::{Sweep, Swept};
+use crate::command::{Seeds, Setting, bugs, meta, regressions, run_one, seeds, shrink, worker};
 
 /// A whole broker group in one thread: virtual network, virtual disks, virtual time, faults.
 ///
@@ -53,7 +55,9 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Run many seeds, each in a process of its own; exit 1 if any failed.
+    /// Run many seeds, each in a process of its own; exit 1 if any failed. Ctrl-C or SIGTERM begins no new seeds, finishes
+    /// those under way, prints the sums and adds them to the ledger; exit 130 then, if none failed. A second one ends it at
+    /// once, without sums.
     Sweep {
         /// First and last seed.
         #[arg(long, value_name = "FIRST..LAST", value_parser = seeds)]
@@ -144,32 +148,34 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    let swept = |is_good: bool| if is_good { Swept::Well } else { Swept::Badly };
     let outcome = match Cli::parse().verb {
         Verb::Run { seed, case, trace, history, log, setting, json } => {
             if let Some(filter) = log {
                 flotilla_sim::print_log(&filter);
             }
-            run_one::run_one(seed, case.as_deref(), trace, history.as_deref(), setting, json)
+            run_one::run_one(seed, case.as_deref(), trace, history.as_deref(), setting, json).map(swept)
         }
         Verb::Sweep { seeds, threads, time_limit, seeds_min, failures_max, no_holes, ledger, setting } => {
             let time_limit = time_limit.map(Duration::from_secs);
-            sweep::Sweep { seeds, threads, time_limit, seeds_min, failures_max, no_holes, ledger, setting }.run()
+            Sweep { seeds, threads, time_limit, seeds_min, failures_max, no_holes, ledger, setting }.run()
         }
-        Verb::Meta { seeds, setting } => meta::meta(seeds, setting),
+        Verb::Meta { seeds, setting } => meta::meta(seeds, setting).map(swept),
         Verb::Bugs { bug, seeds, time_limit, rotation, json } => {
-            bugs::bugs(&bug, rotation, seeds, Duration::from_secs(time_limit), json)
+            bugs::bugs(&bug, rotation, seeds, Duration::from_secs(time_limit), json).map(swept)
         }
-        Verb::Shrink { seed, to, tries, setting } => shrink::shrink(seed, &to, tries, setting),
-        Verb::Regressions { dir, schedules } => regressions::regressions(&dir, schedules),
-        Verb::Worker { setting } => worker::serve(setting),
+        Verb::Shrink { seed, to, tries, setting } => shrink::shrink(seed, &to, tries, setting).map(swept),
+        Verb::Regressions { dir, schedules } => regressions::regressions(&dir, schedules).map(swept),
+        Verb::Worker { setting } => worker::serve(setting).map(swept),
         Verb::Ledger { file } => flotilla_checkers::ledger::table(&file).map(|table| {
             print!("{table}");
-            true
+            Swept::Well
         }),
     };
     match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(Swept::Well) => ExitCode::SUCCESS,
+        Ok(Swept::Badly) => ExitCode::FAILURE,
+        Ok(Swept::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(text) => {
             eprintln!("flotilla-sim: {text}");
             ExitCode::from(2)

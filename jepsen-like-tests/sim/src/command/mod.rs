@@ -1,6 +1,7 @@
 //! What the verbs share: the setting of a run, and runs in processes of their own.
 
 pub(crate) mod bugs;
+pub(crate) mod interrupt;
 pub(crate) mod meta;
 pub(crate) mod regressions;
 pub(crate) mod run_one;
@@ -134,6 +135,13 @@ impl Setting {
 pub(crate) struct Seeds {
     pub(crate) first: u64,
     pub(crate) last: u64,
+}
+
+impl Seeds {
+    /// How many they are, at most as many as can be counted.
+    fn count(self) -> u64 {
+        (self.last - self.first).saturating_add(1)
+    }
 }
 
 /// Reads a range of seeds.

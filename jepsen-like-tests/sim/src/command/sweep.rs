@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use flotilla_checkers::ledger::{self, LedgerRow};
 use flotilla_sim::Machine;
 
+use super::interrupt::Interrupt;
 use super::worker::Worker;
 use super::{Seeds, Setting, Told};
 
@@ -41,6 +42,16 @@ const ROLES: [&str; 2] = ["a leader", "a follower"];
 /// in each of these.
 const PHASES: [&str; 3] = ["in peace", "while others are down", "while one catches up"];
 
+/// What a sweep came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Swept {
+    Well,
+    /// A seed failed, or the sweep as a whole proves too little.
+    Badly,
+    /// Told to end before its end, and no seed had failed.
+    Interrupted,
+}
+
 pub(crate) struct Sweep {
     pub(crate) seeds: Seeds,
     pub(crate) threads: usize,
@@ -60,17 +71,19 @@ impl Sweep {
         self.time_limit.is_none_or(|limit| elapsed < limit || (!is_enough && elapsed < limit * FLOOR_PATIENCE))
     }
 
-    pub(crate) fn run(self) -> Result<bool, String> {
+    pub(crate) fn run(self) -> Result<Swept, String> {
         let Sweep { seeds, setting, .. } = self;
         let begun = Instant::now();
         let next = AtomicU64::new(seeds.first);
         let stop = AtomicBool::new(false);
+        let interrupt = Interrupt::listen("interrupted: seeds under way are finished, then come the sums")?;
         let sums = Mutex::new(Sums::default());
         std::thread::scope(|scope| {
             for _ in 0..self.threads.max(1) {
                 scope.spawn(|| {
                     let mut worker = Worker::new(setting);
-                    while !stop.load(Ordering::Relaxed) && self.has_time(begun.elapsed(), &next) {
+                    let is_over = || stop.load(Ordering::Relaxed) || interrupt.is_asked();
+                    while !is_over() && self.has_time(begun.elapsed(), &next) {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
                         if seed > seeds.last {
                             return;
@@ -99,7 +112,20 @@ impl Sweep {
             println!("VOID: nothing was acknowledged");
         }
         let is_void = sums.run < self.seeds_min || sums.acks == 0;
-        Ok(sums.failed.is_empty() && !is_void && (holes.is_empty() || !self.no_holes))
+        let is_interrupted = interrupt.is_asked();
+        if is_interrupted {
+            println!("INTERRUPTED: {} of {} seeds were run", sums.run, seeds.count());
+        }
+        Ok(if !sums.failed.is_empty() {
+            Swept::Badly
+        } else if is_interrupted {
+            // Too few seeds and holes are no finding then.
+            Swept::Interrupted
+        } else if is_void || (self.no_holes && !holes.is_empty()) {
+            Swept::Badly
+        } else {
+            Swept::Well
+        })
     }
 }
 
@@ -159,8 +185,8 @@ impl Sums {
         if !std::io::stderr().is_terminal() {
             return;
         }
-        let total = seeds.last - seeds.first + 1;
-        eprint!("\r{} of {total} seeds, {} failed, {:.0} seeds/min ", self.run, self.failed.len(), self.rate(elapsed));
+        let (total, failed) = (seeds.count(), self.failed.len());
+        eprint!("\r{} of {total} seeds, {failed} failed, {:.0} seeds/min ", self.run, self.rate(elapsed));
         // A lost progress line is no loss.
         let _ = std::io::stderr().flush();
     }

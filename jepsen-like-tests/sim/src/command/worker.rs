@@ -4,7 +4,10 @@
 //! run leaves behind in its process must not show in the next one: `meta` compares workers that had other runs before.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use flotilla_sim::{Case, run, run_case};
@@ -25,12 +28,27 @@ enum Job {
     Case(Box<Case>),
 }
 
-/// The worker's side: runs what comes on standard input until it ends.
+/// The worker's side: runs what comes on standard input until it ends; what is under way then is dropped.
 pub(crate) fn serve(setting: Setting) -> Result<bool, String> {
     let mut output = std::io::stdout().lock();
-    for line in std::io::stdin().lock().lines() {
+    let (hand_over, lines) = mpsc::channel();
+    let is_busy = Arc::new(AtomicBool::new(false));
+    let busy = is_busy.clone();
+    let listen = move || {
+        for line in std::io::stdin().lock().lines() {
+            // If nobody takes it any more, the process ends by an error.
+            let _ = hand_over.send(line);
+        }
+        // Whoever asked is gone, and with it the reason for what is being run.
+        if busy.load(Ordering::SeqCst) {
+            std::process::exit(1);
+        }
+    };
+    std::thread::Builder::new().spawn(listen).map_err(|error| format!("no thread: {error}"))?;
+    for line in lines {
         let line = line.map_err(|error| format!("standard input: {error}"))?;
         let job: Job = serde_json::from_str(&line).map_err(|error| format!("a job cannot be read: {error}"))?;
+        is_busy.store(true, Ordering::SeqCst);
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || match job {
             Job::Seed(seed) => Told::of(&run(&setting.options(seed), false)),
             Job::Case(case) => Told::of(&run_case(&case, false)),
@@ -40,6 +58,7 @@ pub(crate) fn serve(setting: Setting) -> Result<bool, String> {
         let told = thread.join().map_err(|_| "the simulation itself panicked".to_owned())?;
         let mut answer = serde_json::to_string(&told).map_err(|error| error.to_string())?;
         answer.push('\n');
+        is_busy.store(false, Ordering::SeqCst);
         output.write_all(answer.as_bytes()).and_then(|()| output.flush()).map_err(|error| error.to_string())?;
     }
     Ok(true)
@@ -107,6 +126,8 @@ impl Process {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("worker")
             .args(setting.arguments())
+            // Ctrl-C is for who started it.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
