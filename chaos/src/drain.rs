@@ -17,7 +17,7 @@ use crate::workload::delivery_of;
 /// Names of the drain's consumers start with this; the judge takes what they saw for the content of the group.
 pub(crate) const DRAIN_PROCESS: &str = "drain";
 
-const READERS: u64 = 4;
+const READERS: u64 = 8;
 const BATCH_MAX: usize = 32;
 const INVISIBLE: Duration = Duration::from_secs(60);
 const RECEIVE_WAIT: Duration = Duration::from_millis(500);
@@ -107,7 +107,7 @@ async fn read(
                     }
                 }
                 // Whether it counts as consumed does not matter to a group that nobody uses again; only room does.
-                let _ = join_all(batch.iter().map(|message| consumer.ack(message))).await;
+                let _ = consumer.ack_all(&batch).await;
             }
             Err(error) => {
                 tracing::debug!(process, %error, "a receive failed and is repeated");

@@ -10,7 +10,7 @@ use flotilla_client::{AdminError, Client, ClientConfig, ConfigErrors, GroupSpec,
 use flotilla_message::{GroupName, MessageType, TopicName};
 use flotilla_proto::client::TonicConnector;
 use flotilla_runtime::Runtime;
-use futures::future::join;
+use futures::future::{join, join_all};
 
 use crate::abilities::Abilities;
 use crate::cluster::{ClusterView, ClusterViewError, LocalCluster, LocalClusterConfig, LocalClusterError, Rig};
@@ -187,10 +187,9 @@ async fn hurt(
         errands.end(CONSUME_PATIENCE, &admin, &incidents).await;
         topics.extend(errands::topics());
     }
-    for topic in &topics {
-        if let Err(DrainError::Client(error)) =
-            tell(drain(&looking, topic, &history, &incidents, runtime).await, &incidents)
-        {
+    let looks = topics.iter().map(|topic| drain(&looking, topic, &history, &incidents, runtime));
+    for look in join_all(looks).await {
+        if let Err(DrainError::Client(error)) = tell(look, &incidents) {
             return Err(error.into());
         }
     }

@@ -121,6 +121,37 @@ fn ack_and_change_of_the_invisible_time_are_repeated_until_they_are_known_to_be_
 }
 
 #[test]
+fn many_acks_go_in_one_call_and_only_those_that_are_open_go_again() {
+    run(|runtime| async move {
+        let cluster = Scripted::new(&runtime);
+        let consumer = simple(&runtime, &cluster);
+        ["m1", "m2", "m3"].iter().for_each(|id| cluster.put(id, None));
+        let messages = consumer.receive(3, MINUTE).await.unwrap();
+        let answers = [("m2/0", Code::InvalidReceiptHandle), ("m3/0", Code::InternalServerError)];
+        let answers = answers.map(|(handle, code)| (handle.to_owned(), [code].into()));
+        cluster.state().ack_answers.extend(answers);
+        let results = consumer.ack_all(&messages).await;
+        assert_eq!((results[0].clone(), results[2].clone()), (Ok(()), Ok(())));
+        assert!(matches!(results[1], Err(DeliveryError::Over { .. })), "{results:?}");
+        let heard: Vec<String> = cluster.heard("ack").into_iter().map(|heard| heard.key).collect();
+        assert_eq!(heard, ["m1/0 m2/0 m3/0", "m3/0"]);
+        assert_eq!(cluster.state().acked, ["m1/0", "m3/0"]);
+        assert_eq!(consumer.ack_all(&[]).await, []);
+
+        // A call that was refused as a whole is the end of each; one that nobody serves leaves each open.
+        for (act, is_over) in [(Act::Answer(Code::InvalidReceiptHandle), true), (Act::Refuse, false)] {
+            ["a:1", "b:1", "c:1"].iter().for_each(|address| cluster.always(address, act));
+            let results = consumer.ack_all(&messages).await;
+            assert_eq!(results.len(), 3);
+            for result in results {
+                assert_eq!(matches!(result, Err(DeliveryError::Over { .. })), is_over, "{result:?}");
+                assert_eq!(matches!(result, Err(DeliveryError::Unknown { .. })), !is_over, "{result:?}");
+            }
+        }
+    });
+}
+
+#[test]
 fn no_more_listeners_run_than_allowed_and_nothing_is_fetched_without_a_free_one() {
     run(|runtime| async move {
         let cluster = Scripted::new(&runtime);

@@ -1,5 +1,6 @@
 //! What both consumers do: poll a broker group, acknowledge a delivery, change how long it stays hidden.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use flotilla_proto::status::Code;
 use flotilla_proto::v2::{self, receive_message_response::Content};
 use flotilla_runtime::Instant;
 use futures::StreamExt;
+use futures::future::join_all;
 
 use crate::client::Shared;
 use crate::config::{Filter, INVISIBLE_MAX};
@@ -16,12 +18,15 @@ use crate::failover::CallFailure;
 use crate::failure::{Rejection, Verdict, code_text, judge_error, judge_status};
 use crate::membership::Membership;
 use crate::received::ReceivedMessage;
-use crate::replicas::Replicas;
+use crate::replicas::{BrokerGroupName, Replicas};
 use crate::route::RouteError;
 use crate::wire;
 
 /// Longest wait of one poll: a replica that freezes during a poll costs no more than this and an attempt.
 pub(crate) const POLL_MAX: Duration = Duration::from_secs(5);
+
+/// Receipts of one call: a fourth of what our brokers take.
+const RECEIPTS_MAX: usize = 1_024;
 
 /// Why nothing was received. Messages that a broker delivered all the same come again after their
 /// invisible time.
@@ -245,29 +250,63 @@ impl Consuming {
 
     /// Ends a delivery. Repeated until it is known to have gone through.
     pub(crate) async fn ack(&self, message: &ReceivedMessage) -> Result<(), DeliveryError> {
+        self.ack_all(std::slice::from_ref(message)).await.pop().expect("each message has a result")
+    }
+
+    /// Ends deliveries, with one call for those of a broker group; results stand in the order of the messages. Each is
+    /// repeated until it is known to have gone through.
+    pub(crate) async fn ack_all(&self, messages: &[ReceivedMessage]) -> Vec<Result<(), DeliveryError>> {
+        let mut by_group: BTreeMap<&BrokerGroupName, Vec<usize>> = BTreeMap::new();
+        for (place, message) in messages.iter().enumerate() {
+            by_group.entry(message.replicas.name()).or_default().push(place);
+        }
+        let calls = by_group.values().flat_map(|places| places.chunks(RECEIPTS_MAX));
+        let done = join_all(calls.map(async |places| {
+            let of_call: Vec<&ReceivedMessage> = places.iter().map(|place| &messages[*place]).collect();
+            (places, self.ack_of_group(&of_call).await)
+        }));
+        let mut results = vec![None; messages.len()];
+        for (places, of_call) in done.await {
+            places.iter().zip(of_call).for_each(|(place, result)| results[*place] = Some(result));
+        }
+        results.into_iter().map(|result| result.expect("each message is in one call")).collect()
+    }
+
+    /// All of them, at least one, came from one broker group.
+    async fn ack_of_group(&self, messages: &[&ReceivedMessage]) -> Vec<Result<(), DeliveryError>> {
         let shared = &self.shared;
-        let entry = v2::AckMessageEntry {
-            message_id: message.id.to_string(),
-            receipt_handle: message.receipt_handle(),
-            lite_topic: None,
-        };
-        let request = &v2::AckMessageRequest {
-            group: Some(wire::resource(self.group.as_str())),
-            topic: Some(wire::resource(self.topic.as_str())),
-            entries: vec![entry],
-        };
+        let entries: Vec<v2::AckMessageEntry> = messages
+            .iter()
+            .map(|message| v2::AckMessageEntry {
+                message_id: message.id.to_string(),
+                receipt_handle: message.receipt_handle(),
+                lite_topic: None,
+            })
+            .collect();
+        let settled = &Mutex::new(vec![None; entries.len()]);
+        let lock = || settled.lock().expect("results lock is never poisoned: no code panics while holding it");
         let want_route = || shared.want_route(&self.topic);
         let served = shared
-            .failover(&message.replicas, shared.deadline(), Duration::ZERO, &want_route)
+            .failover(&messages[0].replicas, shared.deadline(), Duration::ZERO, &want_route)
             .run(async |address: String, timeout: Duration| {
-                let call = shared.connector.messaging(&address).ack_message(shared.options(timeout), request.clone());
+                // Those that are settled are not asked about again.
+                let open: Vec<usize> = {
+                    let settled = lock();
+                    (0..entries.len()).filter(|place| settled[*place].is_none()).collect()
+                };
+                let request = v2::AckMessageRequest {
+                    group: Some(wire::resource(self.group.as_str())),
+                    topic: Some(wire::resource(self.topic.as_str())),
+                    entries: open.iter().map(|place| entries[*place].clone()).collect(),
+                };
+                let call = shared.connector.messaging(&address).ack_message(shared.options(timeout), request);
                 let response = call.await?.body;
-                // The entry's own status says more than the sum of one.
-                let entry = response.entries.first().and_then(|entry| entry.status.as_ref());
-                Ok(judge_status(entry.or(response.status.as_ref())))
+                Ok(settle(&response, &open, &mut lock()))
             })
             .await;
-        served.map(|_| ()).map_err(delivery_error)
+        let rest = served.map(|_| ()).map_err(delivery_error);
+        let mut settled = lock();
+        settled.drain(..).map(|result| result.unwrap_or_else(|| rest.clone())).collect()
     }
 
     /// Hides a delivery for `invisible` from now on, after which it comes again. Repeated until it is known
@@ -311,13 +350,38 @@ impl Consuming {
     }
 }
 
+/// Takes the results of the entries that the answer speaks of, which are those `open`; done if none of them is open still.
+fn settle(
+    response: &v2::AckMessageResponse,
+    open: &[usize],
+    settled: &mut [Option<Result<(), DeliveryError>>],
+) -> Verdict<()> {
+    // An entry's own status says more than the sum.
+    if response.entries.len() != open.len() {
+        return judge_status(response.status.as_ref());
+    }
+    let mut setback = None;
+    for (place, entry) in open.iter().zip(&response.entries) {
+        match judge_status(entry.status.as_ref().or(response.status.as_ref())) {
+            Verdict::Done(()) => settled[*place] = Some(Ok(())),
+            Verdict::Rejected(rejection) => settled[*place] = Some(Err(rejection_error(rejection))),
+            Verdict::Retry(again) => setback = Some(again),
+        }
+    }
+    setback.map_or(Verdict::Done(()), Verdict::Retry)
+}
+
+fn rejection_error(rejection: Rejection) -> DeliveryError {
+    if rejection.is(Code::InvalidReceiptHandle) {
+        return DeliveryError::Over { message: rejection.message };
+    }
+    DeliveryError::Rejected { code: rejection.code, message: rejection.message }
+}
+
 fn delivery_error(failure: CallFailure) -> DeliveryError {
     match failure {
         CallFailure::Rejected(rejection) | CallFailure::Unknown { rejection: Some(rejection), .. } => {
-            if rejection.is(Code::InvalidReceiptHandle) {
-                return DeliveryError::Over { message: rejection.message };
-            }
-            DeliveryError::Rejected { code: rejection.code, message: rejection.message }
+            rejection_error(rejection)
         }
         CallFailure::NotExecuted { reason, .. } | CallFailure::Unknown { reason, rejection: None, .. } => {
             DeliveryError::Unknown { reason }

@@ -90,7 +90,7 @@ pub(crate) fn judge_status(status: Option<&v2::Status>) -> Verdict<()> {
     match consequence(status.code) {
         Consequence::Done => Verdict::Done(()),
         Consequence::NotDone => setback(SetbackKind::NotDone),
-        // Our requests have one entry, whose own status is judged where there is one.
+        // An entry's own status is judged where there is one.
         Consequence::Unknown | Consequence::SeeEntries => setback(SetbackKind::Unsure),
         Consequence::Rejected => Verdict::Rejected(Rejection { code: status.code, message: status.message.clone() }),
     }

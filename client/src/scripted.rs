@@ -77,6 +77,8 @@ pub(crate) struct State {
     pub(crate) waiting: VecDeque<v2::Message>,
     pub(crate) granted: BTreeMap<String, Vec<v2::Message>>,
     pub(crate) acked: Vec<String>,
+    /// What the next acknowledgements of a receipt handle are answered, in calls that are served.
+    pub(crate) ack_answers: BTreeMap<String, VecDeque<Code>>,
     /// Receipt handle and new invisible time, milliseconds.
     pub(crate) hidden: Vec<(String, u64)>,
 }
@@ -115,6 +117,7 @@ impl Scripted {
             waiting: VecDeque::new(),
             granted: BTreeMap::new(),
             acked: Vec::new(),
+            ack_answers: BTreeMap::new(),
             hidden: Vec::new(),
         };
         Scripted { runtime: runtime.clone(), state: Arc::new(Mutex::new(state)) }
@@ -326,13 +329,21 @@ impl MessagingCalls for Replica {
     }
 
     fn ack_message(&self, options: CallOptions, request: v2::AckMessageRequest) -> Replied<v2::AckMessageResponse> {
-        let handle = request.entries[0].receipt_handle.clone();
-        let act = self.cluster.note(&self.address, "ack", handle.clone(), options.timeout);
+        let handles: Vec<String> = request.entries.into_iter().map(|entry| entry.receipt_handle).collect();
+        let act = self.cluster.note(&self.address, "ack", handles.join(" "), options.timeout);
         let execute = move |state: &mut State| {
-            if !state.acked.contains(&handle) {
-                state.acked.push(handle);
+            let mut entries = Vec::new();
+            for handle in handles {
+                let scripted = state.ack_answers.get_mut(&handle).and_then(VecDeque::pop_front);
+                if scripted.is_none() && !state.acked.contains(&handle) {
+                    state.acked.push(handle.clone());
+                }
+                let status = Some(scripted.map_or_else(ok, |code| status(code, "as scripted")));
+                entries.push(v2::AckMessageResultEntry { message_id: String::new(), receipt_handle: handle, status });
             }
-            Reply::new(v2::AckMessageResponse { status: Some(ok()), entries: Vec::new() })
+            let is_ok = entries.iter().all(|entry| entry.status == Some(ok()));
+            let sum = if is_ok { ok() } else { status(Code::MultipleResults, "see the entries") };
+            Reply::new(v2::AckMessageResponse { status: Some(sum), entries })
         };
         let answer = |status| Reply::new(v2::AckMessageResponse { status: Some(status), entries: Vec::new() });
         self.cluster.play(act, execute, answer)

@@ -1,4 +1,4 @@
-//! A consumer that asks for messages and acknowledges them one by one.
+//! A consumer that asks for messages and says itself which of them are consumed: one, or many at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,6 +90,15 @@ impl SimpleConsumer {
     /// [`DeliveryError`]; it is repeated by itself until the client's deadline.
     pub async fn ack(&self, message: &ReceivedMessage) -> Result<(), DeliveryError> {
         self.consuming.ack(message).await
+    }
+
+    /// Ends deliveries, with one call for each broker group that they came from: many at once cost the brokers little more
+    /// than one. The results stand in the order of the messages.
+    ///
+    /// # Errors
+    /// Each is as [`SimpleConsumer::ack`] has it, and some may go through where others do not.
+    pub async fn ack_all(&self, messages: &[ReceivedMessage]) -> Vec<Result<(), DeliveryError>> {
+        self.consuming.ack_all(messages).await
     }
 
     /// Says good-bye to the brokers, which takes no longer than `timeout`, nor than a second. One that is dropped without it
