@@ -162,7 +162,7 @@ fn list() {
     for kind in FaultKind::every() {
         let card = kind.card();
         let needs = if card.needs_volumes { " (needs root)" } else { "" };
-        line(&format!("{kind:<20}{}{needs}\n{:<20}heals: {}", card.about.what, "", card.about.heals));
+        line(&format!("{kind:<24}{}{needs}\n{:<24}heals: {}", card.about.what, "", card.about.heals));
     }
 }
 

@@ -38,6 +38,15 @@ pub struct Step {
     pub fault: Fault,
 }
 
+/// How densely faults follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// How long each is left to work.
+    pub hold_ms: u64,
+    /// Between its end and the next one.
+    pub gap_ms: u64,
+}
+
 /// All faults of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -100,6 +109,25 @@ impl Plan {
             free_ms = free_ms.max(at_ms + busy_ms + rng.between(GAP_MS_MIN, GAP_MS_MAX));
         }
         Plan { seed, replicas, duration_ms, overlaps, meets_as_written: false, network: None, steps }
+    }
+
+    /// These faults, one after the other in this order and over again, each left to work for `hold_ms`, with `gap_ms` of load in
+    /// between. What is left open in each, such as which follower, is drawn from the seed.
+    pub fn in_turn(seed: u64, kinds: &[FaultKind], replicas: u64, duration_ms: u64, pace: Pace) -> Plan {
+        let mut rng = Rng::new(seed);
+        let mut steps: Vec<Step> = Vec::new();
+        let mut at_ms = QUIET_START_MS;
+        for kind in kinds.iter().copied().cycle() {
+            let fault = kind.draw(&mut rng, replicas);
+            let hold_ms = if fault.is_held() { pace.hold_ms } else { 0 };
+            let busy_ms = hold_ms + fault.busy_ms() + RECOVERY_MS;
+            if at_ms + busy_ms + QUIET_END_MS > duration_ms {
+                break;
+            }
+            steps.push(Step { number: steps.len() as u64 + 1, at_ms, hold_ms, kind, fault });
+            at_ms += busy_ms + pace.gap_ms;
+        }
+        Plan { seed, replicas, duration_ms, overlaps: false, meets_as_written: false, network: None, steps }
     }
 
     /// Whether a fault is among them that takes what was acknowledged, by right.
@@ -198,6 +226,23 @@ mod tests {
             }
         }
         assert!(met > 100, "{met}");
+    }
+
+    #[test]
+    fn faults_in_turn_keep_their_order_and_fill_the_load() {
+        let kinds = [FaultKind::PartitionLeader, FaultKind::LeaderLast];
+        let plan = Plan::in_turn(3, &kinds, 3, 60_000, Pace { hold_ms: 700, gap_ms: 50 });
+        assert!(plan.steps.len() >= 10, "{plan}");
+        for (at, step) in plan.steps.iter().enumerate() {
+            assert_eq!((step.number, step.kind), (at as u64 + 1, kinds[at % 2]));
+            // What is over when it is done has nothing to hold.
+            assert_eq!(step.hold_ms, [700, 0][at % 2]);
+            assert!(step.at_ms + step.hold_ms + QUIET_END_MS <= plan.duration_ms);
+        }
+        assert!(plan.steps.windows(2).all(|pair| pair[0].at_ms + pair[0].hold_ms < pair[1].at_ms));
+        let other = Plan::in_turn(4, &kinds, 3, 60_000, Pace { hold_ms: 700, gap_ms: 50 });
+        assert_ne!(other.steps, plan.steps, "what is left open is the seed's");
+        assert_eq!(Plan::in_turn(3, &[], 3, 60_000, Pace { hold_ms: 1, gap_ms: 1 }).steps, []);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use flotilla_runtime::Runtime;
 use serde::Serialize;
 
 use crate::nemesis::FaultKind;
+use crate::plan::{Pace, Plan};
 use crate::run_dir::{RunDir, RunDirError};
 
 /// Stands in every program that has bugs built in.
@@ -39,8 +40,12 @@ pub struct Lure {
     pub faults: &'static [FaultKind],
     /// The level at which sends are answered.
     pub level: AckLevel,
-    /// Whether faults may meet.
+    /// Whether faults may meet, where they are drawn.
     pub overlaps: bool,
+    /// The faults follow each other in their order and over again, so densely; else they are drawn from the seed.
+    pub pace: Option<Pace>,
+    /// Size of the group.
+    pub replicas: u64,
     /// How long it must be under load at least: a replica takes its first checkpoint after 64 MiB or a minute.
     pub seconds_min: u64,
 }
@@ -48,27 +53,39 @@ pub struct Lure {
 /// The run in which the bug may show; an error says why no run would show it.
 pub fn lure(bug: Bug) -> Result<Lure, &'static str> {
     use FaultKind::{
-        FlipActive, KillAll, KillFollower, KillLeader, OneWay, PartitionLeader, PauseLeader, PowerLossAll,
-        PowerLossFollower, PowerLossLeader, SyncError, TornTail,
+        KillAll, KillFollower, KillLeader, LeaderLast, LeaderReturns, OneWay, PartitionLeader, PartitionLeaderSide,
+        PauseLeader, PowerLossAll, PowerLossFollower, PowerLossLeader, SyncsFailThenPower, TornTail, TransferLeader,
     };
-    let at = |faults: &'static [FaultKind], level| Ok(Lure { faults, level, overlaps: false, seconds_min: 0 });
+    let at = |faults: &'static [FaultKind], level| {
+        Ok(Lure { faults, level, overlaps: false, pace: None, replicas: 3, seconds_min: 0 })
+    };
     let majority = |faults: &'static [FaultKind]| at(faults, AckLevel::Majority);
     let meeting = |faults| majority(faults).map(|lure| Lure { overlaps: true, ..lure });
     let with_checkpoints = |faults| majority(faults).map(|lure| Lure { seconds_min: 120, ..lure });
+    // Events that must come close to each other, again and again.
+    let in_turn = |faults, hold_ms, gap_ms| {
+        majority(faults).map(|lure| Lure { pace: Some(Pace { hold_ms, gap_ms }), seconds_min: 30, ..lure })
+    };
     match bug {
         Bug::AckBeforeQuorum => majority(&[PartitionLeader, KillLeader]),
         Bug::AckBeforeSync => majority(&[PowerLossAll, PowerLossLeader]),
-        Bug::VoteNotDurable | Bug::LeaderRestored => majority(&[PowerLossLeader, PowerLossFollower, KillLeader]),
-        Bug::SuffixNotTruncated | Bug::CacheNotTruncated => at(&[PartitionLeader, OneWay], AckLevel::Async),
-        Bug::StaleLeaderObeyed | Bug::ReadsUncommitted => meeting(&[PartitionLeader, OneWay, PauseLeader]),
+        // The group forgets the votes of its newest terms, and gives these again.
+        Bug::VoteNotDurable => in_turn(&[TransferLeader, TransferLeader, PowerLossAll, KillAll], 100, 100),
+        Bug::LeaderRestored => in_turn(&[LeaderReturns], 500, 300),
+        // Whoever came back with entries that others had overridden must have what it confirmed since.
+        Bug::SuffixNotTruncated => in_turn(&[PartitionLeader, LeaderLast], 1_500, 200),
+        Bug::CacheNotTruncated => at(&[PartitionLeader, OneWay], AckLevel::Async),
+        Bug::StaleLeaderObeyed => meeting(&[PartitionLeader, OneWay, PauseLeader]),
+        // A follower has what its leader alone gave it, and others agree on something else.
+        Bug::ReadsUncommitted => in_turn(&[PartitionLeaderSide], 2_000, 500).map(|lure| Lure { replicas: 5, ..lure }),
         // A leader that nobody follows any more is asked for registers.
         Bug::ReadsWithoutLease => majority(&[PartitionLeader, PauseLeader]),
         Bug::ApplySkipsEntries => majority(&[KillFollower]),
         Bug::ProgressInMemory | Bug::CheckpointLacksEntry | Bug::DuplicatesForgotten => {
             with_checkpoints(&[KillFollower, KillLeader, KillAll])
         }
-        Bug::SyncErrorIgnored => meeting(&[SyncError, PowerLossAll, PowerLossFollower]),
-        Bug::TailNotChecked => majority(&[TornTail, FlipActive]),
+        Bug::SyncErrorIgnored => in_turn(&[SyncsFailThenPower], 100, 500),
+        Bug::TailNotChecked => in_turn(&[TornTail], 100, 100),
         Bug::CheckpointAheadOfLog => majority(&[PowerLossFollower, PowerLossLeader]),
         Bug::HalfVisible | Bug::TransactionEndsTwice | Bug::DelayTooShort | Bug::DeadLetterDropped => {
             majority(&[KillFollower, KillLeader])
@@ -180,20 +197,25 @@ impl Hunter {
     fn run(&self, bug: Bug, seed: u64, is_planted: bool) -> Result<Option<(String, String)>, HuntError> {
         let Ok(lure) = lure(bug) else { return Ok(None) };
         let duration = self.duration.max(Duration::from_secs(lure.seconds_min));
-        let faults: Vec<String> = lure.faults.iter().map(ToString::to_string).collect();
         let suffix = if is_planted { "" } else { "-without" };
         let dir = self.dir.join(format!("bug-{}{suffix}", bug.name()));
         let own = std::env::current_exe().map_err(|source| HuntError::Io { path: dir.clone(), source })?;
         let mut run = Command::new(&own);
-        run.args(["run", "--rate", "300", "--seed", &seed.to_string(), "--faults", &faults.join(",")])
-            .args(["--duration", &format!("{}ms", duration.as_millis()), "--ack", &lure.level.to_string()])
-            .args(lure.overlaps.then_some("--overlap"))
-            .arg("--flotilla")
-            .arg(&self.program)
-            .arg("--dir")
-            .arg(&dir)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        run.args(["run", "--rate", "300", "--ack", &lure.level.to_string()]);
+        match lure.pace {
+            Some(pace) => {
+                let duration_ms = u64::try_from(duration.as_millis()).expect("the duration was limited when parsed");
+                let plan = Plan::in_turn(seed, lure.faults, lure.replicas, duration_ms, pace);
+                run.arg("--plan").arg(self.write_plan(bug, &plan)?);
+            }
+            None => {
+                let faults: Vec<String> = lure.faults.iter().map(ToString::to_string).collect();
+                run.args(["--seed", &seed.to_string(), "--replicas", &lure.replicas.to_string()])
+                    .args(["--faults", &faults.join(","), "--duration", &format!("{}ms", duration.as_millis())])
+                    .args(lure.overlaps.then_some("--overlap"));
+            }
+        }
+        run.arg("--flotilla").arg(&self.program).arg("--dir").arg(&dir).stdout(Stdio::null()).stderr(Stdio::null());
         if is_planted {
             run.env(VARIABLE, bug.name());
         }
@@ -202,6 +224,17 @@ impl Hunter {
             return Ok(None);
         }
         Ok(Some(objection(&dir)?))
+    }
+}
+
+impl Hunter {
+    /// Puts a plan beside the runs' folders.
+    fn write_plan(&self, bug: Bug, plan: &Plan) -> Result<PathBuf, HuntError> {
+        let path = self.dir.join(format!("bug-{}.plan.json", bug.name()));
+        let json = serde_json::to_string_pretty(plan).expect("numbers and strings become JSON");
+        let written = std::fs::create_dir_all(&self.dir).and_then(|()| std::fs::write(&path, json));
+        written.map_err(|source| HuntError::Io { path: path.clone(), source })?;
+        Ok(path)
     }
 }
 
@@ -235,6 +268,28 @@ mod tests {
         hunter.check().unwrap();
         std::fs::write(&program, b"some code").unwrap();
         assert!(matches!(hunter.check(), Err(HuntError::NoBugs(_))));
+    }
+
+    #[test]
+    fn a_lure_in_turn_is_a_plan_that_a_run_reads_and_every_fault_of_it_strikes_more_than_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let hunter = Hunter {
+            program: PathBuf::from("/nowhere"),
+            dir: dir.path().join("runs"),
+            duration: Duration::ZERO,
+            runs_max: 1,
+        };
+        let in_turn = |bug: &Bug| lure(*bug).is_ok_and(|lure| lure.pace.is_some());
+        for bug in Bug::every().filter(in_turn) {
+            let Lure { faults, replicas, seconds_min, pace, .. } = lure(bug).unwrap();
+            let plan = Plan::in_turn(1, faults, replicas, seconds_min * 1_000, pace.unwrap());
+            assert_eq!(RunDir::read_plan(&hunter.write_plan(bug, &plan).unwrap()).unwrap(), plan);
+            for kind in faults {
+                assert!(plan.steps.iter().filter(|step| step.kind == *kind).count() > 1, "{}: {kind}", bug.name());
+                assert!(kind.card().replicas_min <= replicas, "{}: {kind}", bug.name());
+            }
+        }
+        assert_eq!(Bug::every().filter(in_turn).count(), 6);
     }
 
     #[test]

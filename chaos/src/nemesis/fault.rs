@@ -53,6 +53,9 @@ pub enum Fault {
     RolledBack(RolledBack),
     LagShown(LagShown),
     DeadLetters(DeadLetters),
+    LeaderLast(LeaderLast),
+    LeaderReturns(LeaderReturns),
+    SyncsFailThenPower(SyncsFailThenPower),
 }
 
 /// The same for whichever it is.
@@ -103,6 +106,9 @@ macro_rules! with_each {
             Fault::RolledBack($nemesis) => $work,
             Fault::LagShown($nemesis) => $work,
             Fault::DeadLetters($nemesis) => $work,
+            Fault::LeaderLast($nemesis) => $work,
+            Fault::LeaderReturns($nemesis) => $work,
+            Fault::SyncsFailThenPower($nemesis) => $work,
         }
     };
 }
@@ -158,6 +164,9 @@ impl Fault {
             Fault::DeadLetters(_) => 20_000,
             Fault::TailThen(_) | Fault::OnlyDiskGone(_) => 1_500,
             Fault::LaggardFirst(nemesis) => nemesis.lag_ms + nemesis.alone_ms + 1_000,
+            Fault::LeaderLast(nemesis) => nemesis.lag_ms + nemesis.without_ms + 500,
+            Fault::LeaderReturns(nemesis) => nemesis.goes_on_ms + nemesis.alone_ms + 1_000,
+            Fault::SyncsFailThenPower(nemesis) => nemesis.works_ms + 1_500,
             Fault::HardStop(_) | Fault::PowerLoss(_) | Fault::LyingDisk(_) | Fault::Rewind(_) => 1_500,
             Fault::ReadOnlyDisk(_) | Fault::DeadDisk(_) | Fault::FlipBits(_) | Fault::TornTail(_) => 1_000,
             Fault::WipeDisk(_) | Fault::DiskFull(_) => 1_000,
@@ -169,6 +178,9 @@ impl Fault {
 
     /// Whether there is anything to hold: a rolling restart or a transfer is over when it is done.
     pub(crate) fn is_held(&self) -> bool {
-        !matches!(self, Fault::RollingRestart(_) | Fault::TransferLeader(_) | Fault::LaggardFirst(_))
+        !matches!(
+            self,
+            Fault::RollingRestart(_) | Fault::TransferLeader(_) | Fault::LaggardFirst(_) | Fault::LeaderLast(_)
+        )
     }
 }

@@ -283,3 +283,34 @@ async fn drills_cut_off_set_back_and_empty_what_they_say_and_heal() {
     assert!(is_whole(&mut field));
     field.cluster.end().await.unwrap();
 }
+
+#[tokio::test]
+async fn drills_around_a_leader_leave_all_running_also_if_they_stopped_half_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut field = field(dir.path()).await;
+    let last = LeaderLast { pick: 1, lag_ms: 20, without_ms: 20 };
+    // Nobody leads here; it is replica 2 by decree.
+    assert_eq!(last.hurt_around(&mut field, 2).await.unwrap(), [2, 1, 3]);
+    assert!(is_whole(&mut field));
+    use_program(dir.path(), "broken.sh");
+    assert!(last.hurt_around(&mut field, 2).await.is_err(), "a follower does not start");
+    assert_eq!(field.cluster.dead_nodes(), [1, 2, 3]);
+    use_program(dir.path(), "lives.sh");
+    let last = Fault::LeaderLast(last);
+    last.heal(&mut field, &[]).await.unwrap();
+    assert!(is_whole(&mut field));
+    let returns = Fault::LeaderReturns(LeaderReturns { sync_ms: 1, goes_on_ms: 1, alone_ms: 1 });
+    for fault in [last, returns] {
+        field.cluster.kill(2).await.unwrap();
+        field.cluster.pause(1).unwrap();
+        fault.heal(&mut field, &[2, 1, 3]).await.unwrap();
+        assert!(is_whole(&mut field), "{fault:?}");
+    }
+    let fails = Fault::SyncsFailThenPower(SyncsFailThenPower { victim: Victim::All, works_ms: 1 });
+    let refused = fails.hurt(&mut field).await.unwrap_err();
+    assert!(refused.to_string().contains("flotilla-io-shim"), "{refused}");
+    field.cluster.kill(3).await.unwrap();
+    fails.heal(&mut field, &[1, 2, 3]).await.unwrap();
+    assert!(is_whole(&mut field));
+    field.cluster.end().await.unwrap();
+}

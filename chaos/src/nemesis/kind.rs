@@ -75,6 +75,10 @@ pub enum FaultKind {
     FlipCheckpoint,
     LagShown,
     DeadLetters,
+    LeaderLast,
+    LeaderReturns,
+    SyncsFailThenPower,
+    PartitionLeaderSide,
 }
 
 /// What a fault works on: decides which may be active at the same time.
@@ -225,6 +229,14 @@ impl FaultKind {
             FaultKind::LagShown => Card { replicas_min: 3, ..card(lag_shown::ABOUT, Class::Drill) },
             FaultKind::DeadLetters => card(dead_letters::ABOUT, Class::Drill),
             FaultKind::RolledBack => Card { replicas_min: 3, ..card(rolled_back::ABOUT, Class::Drill) },
+            FaultKind::LeaderLast => Card { replicas_min: 3, ..card(leader_last::ABOUT, Class::Drill) },
+            FaultKind::LeaderReturns => {
+                Card { needs_shim: true, needs_volumes: true, ..card(leader_returns::ABOUT, Class::Drill) }
+            }
+            FaultKind::SyncsFailThenPower => {
+                Card { needs_shim: true, needs_volumes: true, ..card(syncs_fail_then_power::ABOUT, Class::Drill) }
+            }
+            FaultKind::PartitionLeaderSide => Card { replicas_min: 5, ..card(partition::LEADER_SIDE, Class::Network) },
         }
     }
 
@@ -326,6 +338,10 @@ impl FaultKind {
             FaultKind::FlipCheckpoint => Fault::FlipBits(FlipBits::draw(rng, replicas, FilePart::Checkpoint)),
             FaultKind::LagShown => Fault::LagShown(LagShown { pick: rng.below(replicas), within_ms: 15_000 }),
             FaultKind::DeadLetters => Fault::DeadLetters(DeadLetters {}),
+            FaultKind::LeaderLast => Fault::LeaderLast(LeaderLast::draw(rng, replicas)),
+            FaultKind::LeaderReturns => Fault::LeaderReturns(LeaderReturns::usual()),
+            FaultKind::SyncsFailThenPower => Fault::SyncsFailThenPower(SyncsFailThenPower::of_all()),
+            FaultKind::PartitionLeaderSide => Fault::Partition(Partition::around_leader_side(rng, replicas)),
             FaultKind::RolledBack => {
                 Fault::RolledBack(RolledBack { victim: follower(rng), age_ms: rng.magnitude(500, 4_000) })
             }

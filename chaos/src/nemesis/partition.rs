@@ -11,6 +11,10 @@ pub(super) const LEADER: About = About {
     what: "the leader and the rest do not hear each other; clients still reach the leader, which must not acknowledge",
     heals: "the links pass again; held bytes then arrive, closed connections are opened anew",
 };
+pub(super) const LEADER_SIDE: About = About {
+    what: "the leader and some followers, fewer than half, and the rest do not hear each other: they must agree on nothing",
+    heals: "the links pass again; held bytes then arrive, closed connections are opened anew",
+};
 pub(super) const FOLLOWER: About = About {
     what: "one follower and the rest do not hear each other: it must not disturb them when it comes back",
     heals: "the links pass again; held bytes then arrive, closed connections are opened anew",
@@ -65,6 +69,11 @@ pub enum Border {
         /// Which one: counted from 0 by number, round and round.
         pick: u64,
     },
+    /// Around whoever leads then and as many followers as leave a majority outside.
+    LeaderSide {
+        /// The first of them: counted from 0 by number, round and round.
+        pick: u64,
+    },
     /// Around these.
     Halves {
         /// Fewer than half of the replicas.
@@ -85,6 +94,10 @@ pub struct Partition {
 impl Partition {
     pub(super) fn around_leader(rng: &mut Rng) -> Partition {
         Partition { border: Border::Leader, style: Style::draw(rng) }
+    }
+
+    pub(super) fn around_leader_side(rng: &mut Rng, replicas: u64) -> Partition {
+        Partition { border: Border::LeaderSide { pick: rng.below(replicas) }, style: Style::draw(rng) }
     }
 
     pub(super) fn around_follower(rng: &mut Rng, replicas: u64) -> Partition {
@@ -110,6 +123,10 @@ impl Nemesis for Partition {
         let part = match &self.border {
             Border::Leader => vec![field.leader().await?],
             Border::Follower { pick } => vec![field.follower(*pick).await?],
+            Border::LeaderSide { pick } => {
+                let leader = field.leader().await?;
+                leader_side(leader, &field.others(leader), *pick)
+            }
             Border::Halves { minority } => minority.clone(),
         };
         self.apply(field.network()?, &part, &rest_of(field, &part), true);
@@ -122,6 +139,13 @@ impl Nemesis for Partition {
     }
 }
 
+/// The leader and the most followers with whom it is still no majority.
+fn leader_side(leader: u64, followers: &[u64], pick: u64) -> Vec<u64> {
+    let count = followers.len() / 2;
+    let beside = followers.iter().cycle().skip(pick as usize % followers.len().max(1)).take(count.saturating_sub(1));
+    std::iter::once(leader).chain(beside.copied()).collect()
+}
+
 fn rest_of(field: &Field, part: &[u64]) -> Vec<u64> {
     field.cluster.nodes().into_iter().filter(|node| !part.contains(node)).collect()
 }
@@ -129,6 +153,14 @@ fn rest_of(field: &Field, part: &[u64]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_side_of_a_leader_is_as_large_as_a_minority_can_be() {
+        assert_eq!(leader_side(3, &[1, 2, 4, 5], 3), [3, 5]);
+        assert_eq!(leader_side(3, &[1, 2, 4, 5], 4), [3, 1]);
+        assert_eq!(leader_side(4, &[1, 2, 3, 5, 6, 7], 5), [4, 7, 1]);
+        assert_eq!(leader_side(2, &[1, 3], 1), [2]);
+    }
 
     #[test]
     fn a_drawn_part_is_a_minority() {
