@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flotilla_checkers::{EventKind, Operation};
+use flotilla_checkers::{EventKind, Operation, QueueBegin, QueueKey};
 use flotilla_client::{AdminError, Client, ConfigErrors, GroupSpec, SimpleConsumer, SimpleConsumerConfig};
 use flotilla_message::{GroupName, TopicName};
 use flotilla_runtime::Runtime;
@@ -36,10 +36,12 @@ pub enum DrainError {
     Client(#[from] ConfigErrors),
 }
 
-/// Reads everything; incidents say what did not come.
+/// Reads everything; incidents say what did not come. `lets_go`: by their settings, replicas let go of what is old; the history
+/// is told where queues begin then.
 pub(crate) async fn drain(
     client: &Client,
     topic: &TopicName,
+    lets_go: bool,
     history: &Arc<HistoryFile>,
     incidents: &Incidents,
     runtime: &Runtime,
@@ -62,7 +64,19 @@ pub(crate) async fn drain(
         })
         .collect::<Result<Vec<_>, ConfigErrors>>()?;
     join_all(readers).await;
-    let progress = progress.into_inner().expect("the progress's lock is never poisoned");
+    let mut progress = progress.into_inner().expect("the progress's lock is never poisoned");
+    if lets_go {
+        // Some may have gone while it was read.
+        let queues = admin.describe_topic(topic).await?.queues;
+        for queue in &queues {
+            progress.missing.entry(queue.queue).or_default().retain(|offset| *offset >= queue.min_offset);
+        }
+        let queues = queues
+            .iter()
+            .map(|queue| QueueBegin { queue: QueueKey::new(topic.as_str(), queue.queue), offset: queue.min_offset })
+            .collect();
+        history.record(&format!("{DRAIN_PROCESS}-{topic}"), EventKind::Ok, Operation::Begins { queues });
+    }
     for (queue, offsets) in progress.missing.iter().filter(|(_, offsets)| !offsets.is_empty()) {
         let first = offsets.first().expect("it is not empty");
         let count = offsets.len();

@@ -150,6 +150,7 @@ pub fn edn(events: &[Event]) -> Result<Edn, HistoryError> {
             }
             Operation::Receive { .. }
             | Operation::Look { .. }
+            | Operation::Begins { .. }
             | Operation::Leader(_)
             | Operation::Dump(_)
             | Operation::Task(_) => {}

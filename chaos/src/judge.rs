@@ -40,8 +40,13 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let of_load = history.sends.iter().filter(|send| send.ack().is_some() && !is_doomed(send));
     let mut acked_ns: Vec<u64> = of_load.map(|send| send.completed_ns).collect();
     acked_ns.sort_unstable();
-    let (drained, consumed): (Vec<Delivery>, Vec<Delivery>) =
+    let (mut drained, consumed): (Vec<Delivery>, Vec<Delivery>) =
         history.deliveries.iter().cloned().partition(|delivery| delivery.consumer.starts_with(DRAIN_PROCESS));
+    let was_read = !drained.is_empty();
+    // What was let go on purpose stands where a consumer saw it before. What nobody saw is lost all the same.
+    let begins: BTreeMap<&QueueKey, u64> = history.begins.iter().map(|begin| (&begin.queue, begin.offset)).collect();
+    let is_let_go = |seen: &&Delivery| begins.get(&seen.queue).is_some_and(|begin| seen.offset < *begin);
+    drained.extend(consumed.iter().filter(is_let_go).cloned());
     let parts = Parts::of(&history, dead.len() as u64);
     let placed_later = parts::placed_later(&history.tasks);
     let is_load = |message_id: &str| !placed_later.contains(message_id);
@@ -51,7 +56,7 @@ pub fn judge(events: &[Event], record: &RunRecord) -> Result<Report, HistoryErro
     let answered_early = history.sends.iter().filter(|send| send.ack().is_some_and(|ack| ack.early)).count() as u64;
 
     // Replicas tell their digests, which cover every queue's content; the content itself was read once, from the group.
-    let was_drained = !drained.is_empty() || counts.acked == 0;
+    let was_drained = was_read || counts.acked == 0;
     let mut early_lost = 0;
     if was_drained {
         let stands = drained.iter().chain(&consumed).map(|delivery| delivery.message_id.as_str());
@@ -218,7 +223,7 @@ fn void_reasons(acked_ns: &[u64], record: &RunRecord) -> Vec<String> {
     reasons
 }
 
-/// What stands in the queues by the drain's word, as the dump of a replica 0 that stands for the group. Where it saw two
+/// What stands in the queues by the drain's word, or stood there before it was let go, as the dump of a replica 0 that stands for the group. Where it saw two
 /// things at one offset the first stands here; the checkers hold the other against it.
 fn content_of(drained: &[Delivery]) -> Dump {
     let mut queues: BTreeMap<&QueueKey, BTreeMap<u64, &str>> = BTreeMap::new();
@@ -233,7 +238,7 @@ fn content_of(drained: &[Delivery]) -> Dump {
     };
     let queues = queues.into_iter().map(|(queue, slots)| QueueDump {
         queue: queue.clone(),
-        // Retention is off in these runs: a queue begins at 0.
+        // What was let go counts as well, so a queue begins at 0.
         offset_min: 0,
         slots: slots.into_iter().map(slot).collect(),
     });
@@ -246,7 +251,7 @@ fn texts(found: Vec<impl ToString>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use flotilla_checkers::{Ack, EventKind, Leadership, Recorder};
+    use flotilla_checkers::{Ack, EventKind, Leadership, QueueBegin, Recorder};
 
     use super::*;
     use crate::conductor::FaultRecord;
@@ -348,6 +353,23 @@ mod tests {
         assert_eq!(properties(&recorder), [Property::NoLostAck]);
         receive(&mut recorder, "consumer-1", &[(2, "1-2")]);
         assert_eq!(properties(&recorder), []);
+    }
+
+    #[test]
+    fn what_was_let_go_counts_if_a_consumer_saw_it_before() {
+        let begins_at = |offset: u64, seen: &[(u64, &str)]| {
+            let mut recorder = good();
+            send(&mut recorder, 550, "1-2", 2);
+            send(&mut recorder, 560, "1-3", 3);
+            receive(&mut recorder, "consumer-1", &[(2, "1-2")]);
+            receive(&mut recorder, "consumer-1", seen);
+            let queues = vec![QueueBegin { queue: queue(), offset }];
+            recorder.record(1_500, "drain-chaos", EventKind::Ok, Operation::Begins { queues });
+            recorder
+        };
+        assert_eq!(properties(&begins_at(4, &[(3, "1-3")])), []);
+        assert_eq!(properties(&begins_at(3, &[(3, "1-3")])), [Property::NoLostAck, Property::NothingTakenBack]);
+        assert_eq!(properties(&begins_at(4, &[])), [Property::NoLostAck, Property::NoLostAck]);
     }
 
     #[test]

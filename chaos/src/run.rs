@@ -187,7 +187,8 @@ async fn hurt(
         errands.end(CONSUME_PATIENCE, &admin, &incidents).await;
         topics.extend(errands::topics());
     }
-    let looks = topics.iter().map(|topic| drain(&looking, topic, &history, &incidents, runtime));
+    let lets_go = settings.broker.iter().any(|setting| setting.trim_start().starts_with("retention_"));
+    let looks = topics.iter().map(|topic| drain(&looking, topic, lets_go, &history, &incidents, runtime));
     for look in join_all(looks).await {
         if let Err(DrainError::Client(error)) = tell(look, &incidents) {
             return Err(error.into());

@@ -60,6 +60,7 @@ class Run:
         self.dead = []  # ids among the dead letters
         self.came = []  # (id, received, who, attempt, topic) of what consumers and the last look got
         self.is_clock_wrong = False
+        self.begins = {}  # queue -> its first offset at the end, where what is old was let go on purpose
         self.is_drained = None  # see was_drained
 
 
@@ -141,6 +142,9 @@ def take(run, pending, number, time, process, kind, name, value):
                 run.held.append((queue_of(one["queue"]), one["offset"], one.get("attempt", 1), time, one["consumer"], begun))
             place = (queue_of(one["queue"]), one["offset"], one["message_id"])
             run.seen.append(place + (one["consumer"], one.get("attempt", 1), len(run.seen)))
+    elif name == "begins":
+        for one in value["queues"]:
+            run.begins[queue_of(one["queue"])] = one["offset"]
     elif name == "look":
         for one in value["sightings"]:
             run.looks.append((queue_of(one["queue"]), one["offset"], one["message_id"], one["consumer"]))
@@ -161,10 +165,10 @@ def is_final(who):
 
 
 def final_content(run):
-    """offset -> message of each queue, as the last look found it first."""
+    """offset -> message of each queue, as the last look found it first, or as a consumer saw it before it was let go."""
     content = {}
     for queue, offset, message, who, _, _ in run.seen:
-        if is_final(who):
+        if is_final(who) or offset < run.begins.get(queue, 0):
             content.setdefault(queue, {}).setdefault(offset, message)
     return content
 

@@ -143,6 +143,17 @@ class SecondJudge(unittest.TestCase):
         events[4] = send("ok", "1-1", 7)
         self.assert_found(events, "no-lost-ack", "nothing-taken-back")
 
+    def test_what_was_let_go_counts_if_a_consumer_saw_it_before(self):
+        def begins(offset):
+            value = {"queues": [{"queue": QUEUE, "offset": offset}]}
+            return [{"process": "drain-chaos", "type": "ok", "f": "begins", "value": value}]
+
+        sent = [send("invoke", "1-5"), send("ok", "1-5", 2)]
+        seen = [receive("consumer-1", (2, "1-5"))]
+        self.assertEqual(self.judge(good() + sent + seen + begins(3))[0], "good")
+        self.assert_found(good() + sent + seen + begins(2), "no-lost-ack", "nothing-taken-back")
+        self.assert_found(good() + sent + begins(3), "no-lost-ack")
+
     def test_phantoms(self):
         for message in ("1-2", "never-sent"):
             self.assert_found(good() + [receive("drain-1", (2, message))], "no-phantom")

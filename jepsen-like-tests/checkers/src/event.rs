@@ -7,7 +7,7 @@ use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Ack, Delivery, Dump, Leadership, Task};
+use crate::{Ack, Delivery, Dump, Leadership, QueueBegin, Task};
 
 /// One line of a history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,11 @@ pub enum Operation {
     Look {
         /// In no order.
         sightings: Vec<Delivery>,
+    },
+    /// Where queues begin at the end. What stood before was let go, as the settings say.
+    Begins {
+        /// Each at most once.
+        queues: Vec<QueueBegin>,
     },
     /// A replica was seen to lead.
     Leader(Leadership),
@@ -173,7 +178,7 @@ pub fn read_json_lines(source: impl BufRead) -> Result<Vec<Event>, HistoryError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{History, QueueDump, QueueKey, SendOutcome, SlotDump};
+    use crate::{History, QueueBegin, QueueDump, QueueKey, SendOutcome, SlotDump};
 
     fn send(id: &str, ack: Option<Ack>) -> Operation {
         Operation::Send { message_id: id.into(), ack }
@@ -196,6 +201,8 @@ mod tests {
         let delivery = Delivery::new("c-1", queue.clone(), 0, "a");
         recorder.record(7, "c-1", EventKind::Ok, Operation::Receive { deliveries: vec![delivery.clone()] });
         recorder.record(8, "c-2", EventKind::Ok, Operation::Look { sightings: vec![delivery] });
+        let begins = vec![QueueBegin { queue: queue.clone(), offset: 7 }];
+        recorder.record(9, "drain", EventKind::Ok, Operation::Begins { queues: begins });
         recorder.record(9, "sim", EventKind::Ok, Operation::Leader(Leadership { term: 3, leader: 1 }));
         let slots = vec![SlotDump { offset: 0, message_id: "a".into(), log_index: 4, ordinal: 0 }];
         let queues = vec![QueueDump { queue, offset_min: 0, slots }];

@@ -26,6 +26,15 @@ impl std::fmt::Display for QueueKey {
     }
 }
 
+/// The first offset that a queue has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueBegin {
+    /// Queue.
+    pub queue: QueueKey,
+    /// Everything before it was let go.
+    pub offset: u64,
+}
+
 /// Where an acknowledgement said the message went. Term, leader and log index only if the server
 /// told them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,6 +205,8 @@ pub struct History {
     pub deliveries: Vec<Delivery>,
     /// What readers saw in passing on a replica (order means nothing, but nothing may be taken back).
     pub sightings: Vec<Delivery>,
+    /// Where queues begin at the end, if anything was let go on purpose.
+    pub begins: Vec<QueueBegin>,
     /// Each replica's queues at the end, after all faults are healed.
     pub dumps: Vec<Dump>,
     /// Every leader that anybody saw.
@@ -278,11 +289,13 @@ impl History {
                     history.deliveries.extend(timed);
                 }
                 (Operation::Look { sightings }, EventKind::Ok) => history.sightings.extend(sightings.iter().cloned()),
+                (Operation::Begins { queues }, EventKind::Ok) => history.begins.extend(queues.iter().cloned()),
                 (Operation::Leader(leadership), EventKind::Ok) => history.leaders.push(leadership.clone()),
                 (Operation::Dump(dump), EventKind::Ok) => history.dumps.push(dump.clone()),
                 (
                     Operation::Receive { .. }
                     | Operation::Look { .. }
+                    | Operation::Begins { .. }
                     | Operation::Leader(_)
                     | Operation::Dump(_)
                     | Operation::Fault { .. },

@@ -55,7 +55,7 @@ mod verdict;
 
 pub use dump::{Dump, QueueDump, SlotDump};
 pub use event::{Event, EventKind, HistoryError, Operation, Recorder, read_json_lines, write_json_lines};
-pub use history::{Ack, Delivery, EntrySeen, History, Leadership, QueueKey, Send, SendOutcome};
+pub use history::{Ack, Delivery, EntrySeen, History, Leadership, QueueBegin, QueueKey, Send, SendOutcome};
 pub use report::Report;
 pub use task::{Task, TaskOutcome, TaskRun};
 pub use verdict::{Finding, Property, Verdict, check};

@@ -118,7 +118,7 @@ impl Verdict {
 ///
 /// Lost messages are looked for in the dumps if there are any, else among the deliveries.
 pub fn check(history: &History) -> Verdict {
-    let History { sends, deliveries, sightings, dumps, leaders, entries, tasks } = history;
+    let History { sends, deliveries, sightings, begins: _, dumps, leaders, entries, tasks } = history;
     let seen = deliveries.iter().chain(sightings).map(|seen| (&seen.queue, seen.offset, seen.message_id.as_str()));
     let held = dumps
         .iter()
@@ -200,6 +200,7 @@ mod tests {
             sends: vec![acked("a", 0).timed(0, 10), acked("b", 1).timed(20, 30)],
             deliveries: vec![delivery("c-1", 0, "a"), delivery("c-1", 1, "b")],
             sightings: vec![delivery("r-1", 0, "a")],
+            begins: Vec::new(),
             dumps: vec![dump(1, &[(0, "a"), (1, "b")]), dump(2, &[(0, "a"), (1, "b")])],
             leaders: vec![Leadership { term: 1, leader: 1 }],
             entries: vec![EntrySeen { replica: 1, index: 10, term: 1, payload_hash: 1 }],
