@@ -19,7 +19,7 @@ use std::time::Duration;
 use flotilla_runtime::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::{Accept, TlsAcceptor};
+use tokio_rustls::{FallibleAccept, TlsAcceptor};
 
 use crate::counters::{Cause, Link, Side};
 use crate::tls::Tls;
@@ -64,7 +64,7 @@ pub struct IncomingStream {
 
 enum State {
     Sniffing(Opening, TcpStream),
-    Handshaking(Opening, Box<Accept<TcpStream>>),
+    Handshaking(Opening, Box<FallibleAccept<TcpStream>>),
     Settled(Wire),
     Ended,
 }
@@ -115,20 +115,36 @@ impl Opening {
             return Ok(Wire::Plain(stream));
         }
         let error = self.failed(Cause::NotTls, "it came without TLS, which this port requires");
-        if FAREWELLS.fetch_add(1, Ordering::Relaxed) < FAREWELLS_MAX {
-            let runtime = self.port.tls.runtime.clone();
-            let (timer, mut stream) = (runtime.clone(), stream);
-            let farewell = async move {
-                // The client is refused in any case, in time or not.
-                let _ = timer.timeout(REQUEST_TIMEOUT, first_request(&mut stream)).await;
-                let _ = timer.timeout(FAREWELL_TIMEOUT, farewell(stream)).await;
-                FAREWELLS.fetch_sub(1, Ordering::Relaxed);
-            };
-            runtime.spawn("plain client refused", farewell).detach();
-        } else {
-            FAREWELLS.fetch_sub(1, Ordering::Relaxed);
-        }
+        let (timer, mut stream) = (self.port.tls.runtime.clone(), stream);
+        self.part(async move {
+            // The client is refused in any case, in time or not.
+            let _ = timer.timeout(REQUEST_TIMEOUT, first_request(&mut stream)).await;
+            let _ = timer.timeout(FAREWELL_TIMEOUT, farewell(stream, &farewell_frames())).await;
+        });
         Err(error)
+    }
+
+    /// Its handshake has failed. The alert that says why is sent.
+    fn insecure(self, error: &io::Error, stream: TcpStream) -> io::Error {
+        let (cause, reason) = Cause::of(error);
+        let timer = self.port.tls.runtime.clone();
+        self.part(async move {
+            let _ = timer.timeout(FAREWELL_TIMEOUT, farewell(stream, &[])).await;
+        });
+        self.failed(cause, &reason)
+    }
+
+    /// Lets a refused client read why, unless too many are doing so.
+    fn part(&self, farewell: impl Future<Output = ()> + Send + 'static) {
+        if FAREWELLS.fetch_add(1, Ordering::Relaxed) >= FAREWELLS_MAX {
+            FAREWELLS.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let counted = async move {
+            farewell.await;
+            FAREWELLS.fetch_sub(1, Ordering::Relaxed);
+        };
+        self.port.tls.runtime.spawn("client refused", counted).detach();
     }
 }
 
@@ -151,9 +167,10 @@ fn has_request(bytes: &[u8]) -> bool {
     false
 }
 
-/// Says so in HTTP/2, and reads what still comes: else the system would reset the connection, and the words be lost.
-async fn farewell(mut stream: TcpStream) -> io::Result<()> {
-    stream.write_all(&farewell_frames()).await?;
+/// Says the last words, and reads what still comes: else the system would reset the connection, and all words be lost, also
+/// those that were sent before.
+async fn farewell(mut stream: TcpStream, words: &[u8]) -> io::Result<()> {
+    stream.write_all(words).await?;
     stream.shutdown().await?;
     let mut dropped = [0; 1024];
     while stream.read(&mut dropped).await? > 0 {}
@@ -209,9 +226,11 @@ impl IncomingStream {
                         self.state = State::Settled(Wire::Tls(Box::new(stream.into())));
                         return Poll::Ready(Ok(()));
                     }
-                    Poll::Ready(Err(error)) => {
-                        let (cause, reason) = Cause::of(&error);
-                        Err(opening.failed(cause, &reason))
+                    Poll::Ready(Err((error, stream))) => {
+                        let State::Handshaking(opening, _) = std::mem::replace(&mut self.state, State::Ended) else {
+                            return Poll::Ready(Err(error));
+                        };
+                        return Poll::Ready(Err(opening.insecure(&error, stream)));
                     }
                     Poll::Pending => Err(ready!(poll_late(opening, cx))),
                 },
@@ -223,7 +242,7 @@ impl IncomingStream {
                 let material = opening.port.tls.material();
                 let config = if opening.port.asks { &material.serving_asked } else { &material.serving };
                 let config = config.clone().expect("who has a port has a certificate");
-                State::Handshaking(opening, Box::new(TlsAcceptor::from(config).accept(stream)))
+                State::Handshaking(opening, Box::new(TlsAcceptor::from(config).accept(stream).into_fallible()))
             } else {
                 State::Settled(opening.plain(stream)?)
             };
