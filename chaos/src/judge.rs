@@ -223,8 +223,8 @@ fn void_reasons(acked_ns: &[u64], record: &RunRecord) -> Vec<String> {
     reasons
 }
 
-/// What stands in the queues by the drain's word, or stood there before it was let go, as the dump of a replica 0 that stands for the group. Where it saw two
-/// things at one offset the first stands here; the checkers hold the other against it.
+/// What stands in the queues by the drain's word, or stood there before it was let go, as the dump of a replica 0 that stands
+/// for the group. Where two things were seen at one offset the first stands here; the checkers hold the other against it.
 fn content_of(drained: &[Delivery]) -> Dump {
     let mut queues: BTreeMap<&QueueKey, BTreeMap<u64, &str>> = BTreeMap::new();
     for delivery in drained {

@@ -225,9 +225,7 @@ impl Hunter {
         }
         Ok(Some(objection(&dir)?))
     }
-}
 
-impl Hunter {
     /// Puts a plan beside the runs' folders.
     fn write_plan(&self, bug: Bug, plan: &Plan) -> Result<PathBuf, HuntError> {
         let path = self.dir.join(format!("bug-{}.plan.json", bug.name()));

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::flusher::Flusher;
 use crate::ids::EntryId;
 use crate::log_state::{Found, LogState};
-use crate::raft::{VoteHold, VotesAsked};
+use crate::raft::VoteHold;
 use crate::recovery_report::RecoveryReport;
 use crate::repair::Damages;
 use crate::room::Room;
@@ -42,7 +42,6 @@ pub(crate) struct Shared {
     pub(crate) boot: Mutex<BootMark>,
     pub(crate) vote_hold: VoteHold,
     pub(crate) campaign_pause: CampaignPause,
-    pub(crate) votes_asked: VotesAsked,
     pub(crate) lock: Mutex<Option<Box<dyn DirLock>>>,
     pub(crate) recovery: Mutex<RecoveryReport>,
 }
@@ -285,11 +284,6 @@ impl LogView {
         }
         // Looked at again: it may be truncated meanwhile.
         self.wait_durable(last.index).await.is_ok() && holds()
-    }
-
-    /// Whose vote this replica waits for.
-    pub(crate) fn votes_asked(&self) -> &VotesAsked {
-        &self.shared.votes_asked
     }
 
     /// Whether this replica votes.

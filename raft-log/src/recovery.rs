@@ -26,7 +26,7 @@ use crate::ids::{EntryId, next_index};
 use crate::log_files::{LogFiles, Tail};
 use crate::log_state::LogState;
 use crate::log_view::Shared;
-use crate::raft::{VoteHold, VotesAsked};
+use crate::raft::VoteHold;
 use crate::recovery_order::ORDER_FILE;
 use crate::recovery_report::{PhaseWatch, RecoveryReport, Seen, TornTail};
 use crate::repair::{Damages, scan_around, scan_around_to};
@@ -157,7 +157,6 @@ pub(crate) fn open_log(
         boot: Mutex::new(boot),
         vote_hold: VoteHold::new(has_lost, standings),
         campaign_pause: CampaignPause::new(Duration::from_millis(config.timing.election_timeout_ms_min)),
-        votes_asked: VotesAsked::default(),
         lock: Mutex::new(Some(lock)),
         recovery: Mutex::new(report),
     });

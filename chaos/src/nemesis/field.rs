@@ -342,6 +342,38 @@ impl Field {
         Ok(())
     }
 
+    /// Those that stand still go on.
+    pub(super) fn resume_all(&mut self) -> Result<(), FieldError> {
+        for node in self.cluster.paused_nodes() {
+            self.cluster.resume(node)?;
+        }
+        Ok(())
+    }
+
+    /// Those that stand still go on, and those that are dead start.
+    pub(super) async fn run_all(&mut self) -> Result<(), FieldError> {
+        self.resume_all()?;
+        let nodes = self.cluster.nodes();
+        Ok(self.cluster.restart_all(&nodes).await?)
+    }
+
+    /// A replica stands still until it lags; then all are killed, `first` start, and the others so much later.
+    pub(super) async fn restart_in_two(
+        &mut self,
+        laggard: u64,
+        lag_ms: u64,
+        first: &[u64],
+        later_ms: u64,
+    ) -> Result<(), FieldError> {
+        self.cluster.pause(laggard)?;
+        self.runtime.sleep(Duration::from_millis(lag_ms)).await;
+        let nodes = self.cluster.nodes();
+        self.cluster.kill_all(&nodes).await?;
+        self.cluster.restart_all(first).await?;
+        self.runtime.sleep(Duration::from_millis(later_ms)).await;
+        Ok(self.cluster.restart_all(&nodes).await?)
+    }
+
     /// Makes everything whole, whatever was done: what flows, flows; what stands, goes on; what is dead, lives.
     ///
     /// # Errors
@@ -355,9 +387,7 @@ impl Field {
             Some(network) => network.heal().await,
             None => Ok(()),
         };
-        for node in self.cluster.paused_nodes() {
-            self.cluster.resume(node)?;
-        }
+        self.resume_all()?;
         let nodes = self.cluster.nodes();
         self.put_back(&nodes)?;
         for node in &nodes {

@@ -1,7 +1,5 @@
 //! All restart, and the one whose log is shortest comes first: it must not cut the others to its own length.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use super::{About, Field, FieldError, Nemesis};
@@ -39,22 +37,11 @@ impl Nemesis for LaggardFirst {
     /// The laggard first.
     async fn hurt(&self, field: &mut Field) -> Result<Vec<u64>, FieldError> {
         let laggard = field.follower(self.pick).await?;
-        field.cluster.pause(laggard)?;
-        field.runtime.sleep(Duration::from_millis(self.lag_ms)).await;
-        let nodes = field.cluster.nodes();
-        field.cluster.kill_all(&nodes).await?;
-        field.cluster.restart(laggard).await?;
-        field.runtime.sleep(Duration::from_millis(self.alone_ms)).await;
-        let others = field.others(laggard);
-        field.cluster.restart_all(&others).await?;
-        Ok([vec![laggard], others].concat())
+        field.restart_in_two(laggard, self.lag_ms, &[laggard], self.alone_ms).await?;
+        Ok([vec![laggard], field.others(laggard)].concat())
     }
 
     async fn heal(&self, field: &mut Field, _: &[u64]) -> Result<(), FieldError> {
-        for node in field.cluster.paused_nodes() {
-            field.cluster.resume(node)?;
-        }
-        let dead = field.cluster.dead_nodes();
-        Ok(field.cluster.restart_all(&dead).await?)
+        field.run_all().await
     }
 }

@@ -1,7 +1,5 @@
 //! What a majority confirmed must stand at whoever of it comes back: the leader, who has it for certain, comes last.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use super::{About, Field, FieldError, Nemesis};
@@ -36,13 +34,7 @@ impl LeaderLast {
     pub(super) async fn hurt_around(&self, field: &mut Field, leader: u64) -> Result<Vec<u64>, FieldError> {
         let followers = field.others(leader);
         let laggard = followers[self.pick as usize % followers.len()];
-        field.cluster.pause(laggard)?;
-        field.runtime.sleep(Duration::from_millis(self.lag_ms)).await;
-        let nodes = field.cluster.nodes();
-        field.cluster.kill_all(&nodes).await?;
-        field.cluster.restart_all(&followers).await?;
-        field.runtime.sleep(Duration::from_millis(self.without_ms)).await;
-        field.cluster.restart(leader).await?;
+        field.restart_in_two(laggard, self.lag_ms, &followers, self.without_ms).await?;
         Ok([vec![leader], followers].concat())
     }
 }
@@ -55,10 +47,6 @@ impl Nemesis for LeaderLast {
     }
 
     async fn heal(&self, field: &mut Field, _: &[u64]) -> Result<(), FieldError> {
-        for node in field.cluster.paused_nodes() {
-            field.cluster.resume(node)?;
-        }
-        let dead = field.cluster.dead_nodes();
-        Ok(field.cluster.restart_all(&dead).await?)
+        field.run_all().await
     }
 }

@@ -46,9 +46,7 @@ impl LeaderReturns {
         field.cluster.kill(leader).await?;
         field.mend(&[leader]).await?;
         field.runtime.sleep(Duration::from_millis(self.alone_ms)).await;
-        for follower in &followers {
-            field.cluster.resume(*follower)?;
-        }
+        field.resume_all()?;
         Ok([vec![leader], followers].concat())
     }
 }
@@ -61,9 +59,7 @@ impl Nemesis for LeaderReturns {
     }
 
     async fn heal(&self, field: &mut Field, targets: &[u64]) -> Result<(), FieldError> {
-        for node in field.cluster.paused_nodes() {
-            field.cluster.resume(node)?;
-        }
+        field.resume_all()?;
         field.mend(targets).await
     }
 }

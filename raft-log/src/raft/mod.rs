@@ -67,7 +67,6 @@ pub(crate) use type_config::{LogRaft, Proposal, Reply, TypeConfig, to_entry_id};
 #[cfg(test)]
 pub(crate) use vote_hold::HoldAnswer;
 pub(crate) use vote_hold::{Recovery, VoteHold};
-pub(crate) use votes_asked::VotesAsked;
 pub(crate) use watch::{FifoWatch, FifoWatchReceiver, FifoWatchSender};
 #[cfg(test)]
 pub(crate) use wire::DurableMark;

@@ -25,7 +25,6 @@ use super::votes_asked::VotesAsked;
 use super::wire::{PeerMessage, SnapshotPiece, decode, encode};
 use crate::ack::{AckTracker, ReplicaMarks};
 use crate::lease_clock::LeaseClock;
-use crate::log_view::LogView;
 use crate::member::Member;
 use crate::standing::Standings;
 use crate::transport::AppendChannel;
@@ -64,10 +63,10 @@ impl NetworkFactory {
         acks: AckTracker,
         matched_is_durable: bool,
         resets: StreamResets,
-        view: &LogView,
+        standings: Standings,
         clock: LeaseClock,
     ) -> NetworkFactory {
-        let (standings, votes) = (view.standings().clone(), view.votes_asked().clone());
+        let votes = VotesAsked::default();
         NetworkFactory { transport, runtime, acks, matched_is_durable, resets, standings, votes, clock }
     }
 

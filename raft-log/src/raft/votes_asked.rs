@@ -7,7 +7,7 @@ use crate::{NodeId, Term};
 
 /// The votes that this replica has asked for and waits for. Cheap handle.
 #[derive(Clone, Default)]
-pub(crate) struct VotesAsked {
+pub(super) struct VotesAsked {
     open: Arc<Mutex<BTreeSet<(Term, NodeId)>>>,
 }
 

@@ -90,7 +90,7 @@ impl Replica {
                 acks.clone(),
                 matched_is_durable,
                 resets.clone(),
-                &view,
+                standings.clone(),
                 clock.clone(),
             );
             let store = LogStore::new(files, acks.clone(), keeper.clone());
