@@ -3,12 +3,15 @@
 //!
 //! openraft keeps such a clock too. Its append streams count an answer that says "I have everything up to entry n" for every
 //! request in flight that ends at n, also for one that was sent later and that nobody has answered: where answers are held up
-//! by the network, those to old requests then renew the lease of a leader that has been replaced. So both clocks must agree.
+//! by the network, those to old requests then renew the lease of a leader that has been replaced, or let it answer a read that
+//! asks a quorum first. So both clocks must agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use flotilla_runtime::Instant;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::{NodeId, Term};
 
@@ -16,6 +19,7 @@ use crate::{NodeId, Term};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LeaseClock {
     asked: Arc<Mutex<BTreeMap<NodeId, (Term, Instant)>>>,
+    news: Arc<Notify>,
 }
 
 impl LeaseClock {
@@ -29,6 +33,13 @@ impl LeaseClock {
         let known = asked.entry(node).or_insert((term, asked_at));
         // A later term counts whatever its time; in one term answers of two connections may pass each other.
         *known = (*known).max((term, asked_at));
+        drop(asked);
+        self.news.notify_waiters();
+    }
+
+    /// Ready after the next answer.
+    pub(crate) fn news(&self) -> Notified<'_> {
+        self.news.notified()
     }
 
     /// The latest time by which a quorum of each of the voter sets had not yet been asked what it has answered since, in `term`:

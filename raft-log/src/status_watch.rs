@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flotilla_planted_bugs::{Bug, is_planted};
-use flotilla_runtime::{Instant, Runtime, Task, select};
+use flotilla_runtime::{Either, Instant, Runtime, Task, select};
 use openraft::ServerState;
 use openraft::errors::Fatal;
 use openraft::metrics::RaftMetrics;
@@ -88,12 +88,16 @@ impl Source {
         DiskStatus { sync_last, sync_max, is_slow: sync_max > self.slow_sync, is_full }
     }
 
-    fn lease_end(&self, metrics: &Metrics) -> Instant {
+    /// See [`LeaseClock::quorum_asked_at`].
+    fn quorum_asked_at(&self, metrics: &Metrics) -> Option<Instant> {
         let voter_sets = metrics.membership_config.membership().get_joint_config();
         let voter_sets: Vec<BTreeSet<NodeId>> =
             voter_sets.iter().map(|voters| voters.iter().copied().map(NodeId).collect()).collect();
-        let term = Term(metrics.current_term);
-        let asked_at = self.clock.quorum_asked_at(self.node, term, &voter_sets, self.runtime.now());
+        self.clock.quorum_asked_at(self.node, Term(metrics.current_term), &voter_sets, self.runtime.now())
+    }
+
+    fn lease_end(&self, metrics: &Metrics) -> Instant {
+        let asked_at = self.quorum_asked_at(metrics);
         // The core's own clock counts a late answer for more than it answers; see `LeaseClock`.
         let asked_at = asked_at.min(metrics.last_quorum_acked.map(|acked| acked.into_inner().0));
         asked_at.map_or(Instant::from_nanos(0), |asked_at| asked_at + self.lease)
@@ -138,6 +142,30 @@ impl StatusWatch {
             if let Ok(Err(_)) = self.runtime.timeout(LOOK_AGAIN, changes.changed()).await {
                 // The core has ended and tells of nothing any more, without a pause.
                 self.runtime.sleep(LOOK_AGAIN).await;
+            }
+        }
+    }
+
+    /// Waits until a quorum has answered, as followers of this leader in `term`, what it was asked at `since` or later. False
+    /// once it is in a later term.
+    pub(crate) async fn heard_since(&self, term: Term, since: Instant) -> bool {
+        let mut changes = self.changes.clone();
+        loop {
+            let mut answered = std::pin::pin!(self.source.clock.news());
+            answered.as_mut().enable();
+            {
+                let metrics = self.source.metrics.borrow_watched();
+                if metrics.current_term > term.0 {
+                    return false;
+                }
+                // Before the metrics know the term there is nothing to compare.
+                if metrics.current_term == term.0 && self.source.quorum_asked_at(&metrics) >= Some(since) {
+                    return true;
+                }
+            }
+            if let Either::Right(Err(_)) = select(answered, changes.changed()).await {
+                // The core has ended.
+                return false;
             }
         }
     }

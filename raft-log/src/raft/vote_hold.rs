@@ -17,9 +17,7 @@ use std::time::Duration;
 
 use flotilla_runtime::{Runtime, Task};
 use futures::future::join_all;
-use openraft::ReadPolicy;
 
-use super::type_config::LogRaft;
 use super::wire::{PeerMessage, decode, encode};
 use crate::ids::EntryId;
 use crate::log_view::LogView;
@@ -98,14 +96,13 @@ impl VoteHold {
         &self.standings
     }
 
-    /// Answers another replica that recovers.
-    pub(crate) async fn answer(&self, raft: &LogRaft, view: &LogView, runtime: &Runtime) -> HoldAnswer {
+    /// Answers another replica that recovers. `leads` makes sure that this replica leads.
+    pub(crate) async fn answer(&self, view: &LogView, leads: impl AsyncFnOnce(Duration) -> bool) -> HoldAnswer {
         let state = self.state.load(Ordering::Acquire);
         if state == HOLDS {
             return HoldAnswer { recovers: true, last: None };
         }
-        let asking = runtime.timeout(ASK_TIMEOUT, raft.get_read_linearizer(ReadPolicy::ReadIndex)).await;
-        let leads = asking.is_ok_and(|leads| leads.is_ok());
+        let leads = leads(ASK_TIMEOUT).await;
         // Read after the question came: whatever the asker had confirmed to this leader is in it.
         HoldAnswer { recovers: state == RELEASED, last: if leads { view.ends().1 } else { None } }
     }

@@ -7,6 +7,7 @@ use flotilla_planted_bugs::{Bug, is_planted};
 use flotilla_runtime::BoxFuture;
 use openraft::ReadPolicy;
 use openraft::errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
+use openraft::raft::linearizable_read::Linearizer;
 
 use super::Replica;
 use crate::ack::{AckTicket, TicketSlot};
@@ -63,21 +64,35 @@ impl Replica {
                 return Ok(status.applied.unwrap_or_default());
             }
             let asking = async {
-                let linearizer = match self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
-                    Ok(linearizer) => linearizer,
-                    Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
-                        return Err(refused(&forward));
-                    }
-                    Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
-                        return Err(ProposeError::NoQuorum);
-                    }
-                    Err(RaftError::Fatal(_)) => return Err(ProposeError::Stopped),
-                };
+                let linearizer = self.ask_quorum().await?;
                 let ready = linearizer.await_ready(&self.raft).await.map_err(|_| ProposeError::Stopped)?;
                 Ok(LogIndex(ready.read_log_id().index()))
             };
             self.runtime.timeout(timeout, asking).await.unwrap_or(Err(ProposeError::NoQuorum))
         })
+    }
+
+    /// Whether this replica leads, by the word of a quorum that was asked after this began; false if that takes longer.
+    pub(crate) async fn leads_by_quorum(&self, timeout: Duration) -> bool {
+        self.runtime.timeout(timeout, self.ask_quorum()).await.is_ok_and(|asked| asked.is_ok())
+    }
+
+    /// Asks a quorum whether it still follows this replica. The core's word is not enough, see [`LeaseClock`](crate::lease_clock).
+    async fn ask_quorum(&self) -> Result<Linearizer<TypeConfig>, ProposeError> {
+        let began = self.runtime.now();
+        let linearizer = match self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
+            Ok(linearizer) => linearizer,
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => return Err(refused(&forward)),
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => return Err(ProposeError::NoQuorum),
+            Err(RaftError::Fatal(_)) => return Err(ProposeError::Stopped),
+        };
+        // A leader reads from its own first entry on at the earliest.
+        let term = Term(linearizer.read_log_id().committed_leader_id().term);
+        if self.status.heard_since(term, began).await {
+            Ok(linearizer)
+        } else {
+            Err(ProposeError::NotLeader { leader: None })
+        }
     }
 }
 

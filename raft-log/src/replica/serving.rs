@@ -44,7 +44,8 @@ impl Replica {
         let answer = match (kind, message) {
             (PeerCallKind::VoteHold, PeerMessage::HoldQuestion) => {
                 let view = &self.view;
-                PeerMessage::HoldAnswer(view.vote_hold().answer(raft, view, &self.runtime).await)
+                let leads = async |timeout| self.leads_by_quorum(timeout).await;
+                PeerMessage::HoldAnswer(view.vote_hold().answer(view, leads).await)
             }
             (PeerCallKind::Heartbeat, PeerMessage::AppendRequest(request)) => {
                 self.gone.heard_from(NodeId(request.vote.leader_id().voted_for));
