@@ -21,12 +21,16 @@ pub struct Abilities {
     pub shim: Result<PathBuf, String>,
     /// Network namespaces for the replicas.
     pub namespaces: Result<(), String>,
+    /// Packets between these that get lost by chance.
+    pub packet_loss: Result<(), String>,
 }
 
 impl Abilities {
     /// Tries what can only be known by trying.
     pub async fn probe() -> Abilities {
-        Abilities { volumes: try_volume().await, shim: find_shim(), namespaces: own_namespace::has_network() }
+        let namespaces = own_namespace::has_network();
+        let packet_loss = namespaces.clone().and_then(|()| own_namespace::probe_loss());
+        Abilities { volumes: try_volume().await, shim: find_shim(), namespaces, packet_loss }
     }
 
     /// Those of the faults that can be done here, in a group of so many on such a network; and the others with the reason.
@@ -43,6 +47,8 @@ impl Abilities {
             };
             let other_network = card.only_in.filter(|mode| *mode != network);
             let lacks = lacks.or_else(|| other_network.map(|mode| self.why_not_on(mode)));
+            let by_kernel = card.needs_packet_loss && network == NetworkMode::Namespaces;
+            let lacks = lacks.or_else(|| self.packet_loss.clone().err().filter(|_| by_kernel));
             let lacks = lacks.or_else(|| self.shim.clone().err().filter(|_| card.needs_shim));
             match lacks {
                 None => able.push(kind),
@@ -91,8 +97,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_done_is_left_out_with_the_reason() {
-        let poor =
-            Abilities { volumes: Err("no root".into()), shim: Err("no shim".into()), namespaces: Err("no nft".into()) };
+        let poor = Abilities {
+            volumes: Err("no root".into()),
+            shim: Err("no shim".into()),
+            namespaces: Err("no nft".into()),
+            packet_loss: Err("no tc".into()),
+        };
         let asked =
             [FaultKind::KillLeader, FaultKind::PowerLossAll, FaultKind::ClockJump, FaultKind::Ring, FaultKind::Unplug];
         let (able, skipped) = poor.sift(&asked, 3, NetworkMode::Proxies);
@@ -101,7 +111,10 @@ mod tests {
         assert_eq!(reasons[..2], [(FaultKind::PowerLossAll, "no root"), (FaultKind::ClockJump, "no shim")]);
         assert!(reasons[2].1.contains("fewer than 5"));
         assert!(reasons[3].1.contains("no nft"));
-        let rich = Abilities { volumes: Ok(()), shim: Ok("shim.so".into()), namespaces: Ok(()) };
+        let lossy = [FaultKind::LossyLink];
+        assert_eq!(poor.sift(&lossy, 3, NetworkMode::Proxies), (lossy.to_vec(), Vec::new()), "proxies need no kernel");
+        assert_eq!(poor.sift(&lossy, 3, NetworkMode::Namespaces).1[0].why, "no tc");
+        let rich = Abilities { volumes: Ok(()), shim: Ok("shim.so".into()), namespaces: Ok(()), packet_loss: Ok(()) };
         assert_eq!(rich.sift(&asked, 5, NetworkMode::Namespaces), (asked.to_vec(), Vec::new()));
         let (able, skipped) = rich.sift(&[FaultKind::CorruptLink], 5, NetworkMode::Namespaces);
         assert_eq!(able, []);

@@ -2,6 +2,7 @@
 //! away when the last process in there ends, however it ends.
 
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::abilities::is_root;
+use crate::cluster::packet_loss;
 use crate::cluster::tool::search_path;
 use crate::network_mode::NetworkMode;
 
@@ -47,6 +49,12 @@ rule add pref 10 from 10.77.0.1 ipproto tcp dport 8082 blackhole
 rule add pref 10 from 10.77.0.1 ipproto tcp sport 8082 blackhole
 rule add pref 10 to 10.77.0.1 ipproto tcp dport 8082 unreachable
 rule del pref 10 from 10.77.0.1 ipproto tcp blackhole
+";
+
+/// Makes a cable of a namespace that ends with this script, to lose packets on.
+const PROBE_LOSS: &str = "set -e
+ip link add cable0 type veth peer name eth0
+exec tc -batch -
 ";
 
 /// Starts this program again in a mount namespace of its own, and a network namespace where `network` wants one and it can
@@ -154,6 +162,18 @@ fn try_out() -> Result<(), String> {
     let mut script = Command::new("unshare");
     script.args(MOUNTS).args(["--net", "--", "sh", "-c", PROBE]).arg(dir.path());
     run(&mut script, PROBE_RULES)
+}
+
+/// Whether packets between namespaces can get lost by chance, or why not.
+///
+/// # Errors
+/// The reason.
+pub(crate) fn probe_loss() -> Result<(), String> {
+    let mut script = Command::new("unshare");
+    script.args(["--net", "--", "sh", "-c", PROBE_LOSS]);
+    let losses = [(Ipv4Addr::LOCALHOST, 1)].into();
+    run(&mut script, &packet_loss::commands(&losses))
+        .map_err(|why| format!("`tc` of iproute2 cannot have packets dropped by chance: {why}"))
 }
 
 fn run(command: &mut Command, input: &str) -> Result<(), String> {

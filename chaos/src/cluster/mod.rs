@@ -7,6 +7,7 @@ pub mod links;
 mod local_cluster;
 pub mod namespaces;
 pub mod network;
+pub(crate) mod packet_loss;
 mod packet_rules;
 pub mod power;
 pub mod process_cpu;

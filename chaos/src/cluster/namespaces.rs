@@ -21,6 +21,7 @@ use futures::future::{join_all, try_join_all};
 use tokio::sync::{mpsc, oneshot};
 
 use super::links::{Door, Traffic};
+use super::packet_loss::{self, Losses};
 use super::packet_rules::{Addresses, Damage, Place};
 use super::tool::{ToolError, call};
 
@@ -63,6 +64,9 @@ pub enum NetworkError {
     /// The kernel did not say what it counted.
     #[error("`{file}` has no count of IP packets that can be read: {0}", file = COUNTS_FILE)]
     Count(String),
+    /// Traffic control did not say what it dropped.
+    #[error("`tc` has no count of packets that were dropped: {0}")]
+    Dropped(String),
     /// Nobody works on it any more.
     #[error("the network was closed")]
     Closed,
@@ -100,6 +104,8 @@ struct Tally {
     lost: u64,
     /// Ends of connections.
     cut: u64,
+    /// Replicas on whose way packets got lost by chance at some time.
+    lossy: BTreeSet<u64>,
 }
 
 /// Of one namespace, since it was made.
@@ -236,13 +242,24 @@ impl Namespaces {
             replicas.map(|host| async move { Ok::<_, NetworkError>((host.node, host.counts(&self.runtime).await?)) }),
         );
         let (counts, of_clients) = (counts.await?, clients_counts()?);
+        let by_chance = self.lost_by_chance().await?;
         let tally = self.tally.lock().expect("see `Namespaces::damage`");
         let without_cable = counts.iter().filter_map(|(node, counts)| {
             let before = tally.sent_before.get(&(*node)?)?;
             Some(counts.sent.saturating_sub(*before))
         });
-        let met = counts.iter().map(|(_, counts)| counts.met).chain([of_clients.met, tally.lost, tally.cut]);
+        let met = counts.iter().map(|(_, counts)| counts.met).chain([of_clients.met, tally.lost, tally.cut, by_chance]);
         Ok(met.chain(without_cable).sum())
+    }
+
+    async fn lost_by_chance(&self) -> Result<u64, NetworkError> {
+        let lossy = self.tally.lock().expect("see `Namespaces::damage`").lossy.clone();
+        let hosts = self.hosts.iter().filter(|host| host.node.is_some_and(|node| lossy.contains(&node)));
+        let counts = try_join_all(hosts.map(|host| async move {
+            let text = host.call(&packet_loss::COUNT, "", &self.runtime).await?;
+            packet_loss::dropped(&text).ok_or(NetworkError::Dropped(text))
+        }));
+        Ok(counts.await?.into_iter().sum())
     }
 
     /// Takes the cables and the namespaces away; nothing that runs in there reaches anybody any more.
@@ -365,7 +382,8 @@ struct Keeper {
 #[derive(Debug, Clone, Default)]
 struct Standing {
     rules: BTreeSet<String>,
-    /// The last attempt failed: any of the rules may stand or not, and the cable be pulled or not.
+    losses: Losses,
+    /// The last attempt failed: any of the rules and losses may stand or not, and the cable be pulled or not.
     is_unsure: bool,
 }
 
@@ -381,13 +399,19 @@ impl Keeper {
         let this = &*self;
         let work = this.standing.iter().map(|(place, standing)| {
             let rules = wanted.rules(*place, &this.addresses);
+            let losses = wanted.losses(*place, &this.addresses);
             let is_unplugged = matches!(place, Place::Replica(node) if wanted.unplugged.contains(node));
             async move {
-                let result = this.change(*place, standing, &rules, is_unplugged).await;
+                let mut result = this.change(*place, standing, &rules, is_unplugged).await;
+                if result.is_ok() {
+                    result = this.lose(*place, standing, &losses).await;
+                }
                 // Whatever a failed attempt left may stand beside what stood.
-                let kept = if result.is_err() { standing.rules.clone() } else { BTreeSet::new() };
-                let rules = rules.into_iter().chain(kept).collect();
-                (*place, Standing { rules, is_unsure: result.is_err() }, result)
+                let (is_unsure, before) = (result.is_err(), standing.clone());
+                let kept = if is_unsure { before } else { Standing::default() };
+                let rules = rules.into_iter().chain(kept.rules).collect();
+                let losses = losses.into_iter().chain(kept.losses).collect();
+                (*place, Standing { rules, losses, is_unsure }, result)
             }
         });
         let done = join_all(work).await;
@@ -437,6 +461,18 @@ impl Keeper {
             Place::Replica(node) => self.plug(node, is_unplugged, standing.is_unsure).await,
             Place::Clients => Ok(()),
         }
+    }
+
+    /// Makes a replica lose these packets and no others by chance.
+    async fn lose(&self, place: Place, standing: &Standing, losses: &Losses) -> Result<(), NetworkError> {
+        let is_so = standing.losses == *losses && (!standing.is_unsure || losses.is_empty());
+        let Place::Replica(node) = place else { return Ok(()) };
+        if is_so {
+            return Ok(());
+        }
+        self.call(place, &["tc", "-batch", "-"], &packet_loss::commands(losses)).await?;
+        self.tally.lock().expect("see `Namespaces::damage`").lossy.insert(node);
+        Ok(())
     }
 
     /// Pulls a replica's cable or puts it back, and remembers what was sent without.

@@ -207,6 +207,46 @@ async fn clients_are_cut_off_alone_and_a_pulled_cable_cuts_everybody_off() {
     net.namespaces.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn packets_get_lost_by_chance_on_one_way_and_the_kernel_sends_them_again() {
+    if is_started_apart("packets_get_lost_by_chance_on_one_way_and_the_kernel_sends_them_again") {
+        return;
+    }
+    if let Err(why) = own_namespace::probe_loss() {
+        eprintln!("not run: {why}");
+        return;
+    }
+    let net = Net::of_three().await;
+    let mut there = net.connect(1, 2);
+    net.namespaces.set_traffic(1, 2, Traffic::Lossy(100));
+    net.namespaces.settle().await.unwrap();
+    assert!(is_silent(&echo(&mut there, HUSH)), "all of it is lost");
+    assert_eq!(echo(&mut net.connect(0, 2), LATE).unwrap(), 8, "clients do not notice");
+    assert_eq!(echo(&mut net.connect(3, 2), LATE).unwrap(), 8, "others do not notice");
+    assert!(net.namespaces.disturbed().await.unwrap() > 0);
+    net.namespaces.set_traffic(1, 2, Traffic::Lossy(30));
+    net.namespaces.settle().await.unwrap();
+    let before = net.namespaces.disturbed().await.unwrap();
+    assert_eq!(answer(&mut there, LATE).unwrap(), 8, "what was lost is sent again");
+    for _ in 0..40 {
+        assert_eq!(echo(&mut there, LATE).unwrap(), 8);
+    }
+    // None of 40 would be lost in 1 of 1.5 million tests.
+    let lost = net.namespaces.disturbed().await.unwrap() - before;
+    assert!((1..100).contains(&lost), "{lost} of about 80");
+    net.heal().await;
+    let before = net.namespaces.disturbed().await.unwrap();
+    for _ in 0..40 {
+        assert_eq!(echo(&mut there, LATE).unwrap(), 8);
+    }
+    assert_eq!(
+        net.namespaces.disturbed().await.unwrap(),
+        before,
+        "nothing is lost any more, and what was is still known"
+    );
+    net.namespaces.close().await;
+}
+
 #[tokio::test]
 async fn the_machines_own_network_is_never_touched() {
     if own_namespace::has_network().is_ok() {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use super::links::{Door, Traffic};
+use super::packet_loss::Losses;
 
 /// Where replicas serve their peers and their clients, each at its own address.
 pub(super) const PEER_PORT: u16 = 8_082;
@@ -63,7 +64,7 @@ impl Damage {
         for ((from, to), traffic) in &self.traffic {
             match traffic {
                 Traffic::Held => add(Place::Replica(*to), "from", Place::Replica(*from), "blackhole"),
-                // Rules know neither time nor chance nor bytes: proxies do these.
+                // Rules know neither time nor chance nor bytes: proxies do these, and `losses`.
                 Traffic::Flows | Traffic::Delayed(_) | Traffic::Lossy(_) | Traffic::Corrupting => (),
             }
         }
@@ -87,6 +88,17 @@ impl Damage {
             }
         }
         rules
+    }
+
+    /// Whose packets get lost by chance where they arrive.
+    pub(super) fn losses(&self, place: Place, addresses: &Addresses) -> Losses {
+        let lossy = self.traffic.iter().filter_map(|((from, to), traffic)| match traffic {
+            Traffic::Lossy(percent) if place == Place::Replica(*to) => {
+                Some((addresses.of(Place::Replica(*from))?, *percent))
+            }
+            _ => None,
+        });
+        lossy.collect()
     }
 
     /// Whose connections are to be cut, that were not before: at a place those with the address.
@@ -138,8 +150,12 @@ mod tests {
         assert_eq!(rules(&damage, Place::Replica(2)), ["from 10.77.0.1 ipproto tcp blackhole"]);
         assert_eq!(rules(&damage, Place::Replica(1)), [""; 0]);
         assert_eq!(rules(&damage, Place::Clients), [""; 0]);
+        assert_eq!(damage.losses(Place::Replica(2), &addresses()), Losses::new());
         damage.traffic.insert((1, 2), Traffic::Lossy(7));
         assert_eq!(rules(&damage, Place::Replica(2)), [""; 0]);
+        let losses = Losses::from([(Ipv4Addr::new(10, 77, 0, 1), 7)]);
+        assert_eq!(damage.losses(Place::Replica(2), &addresses()), losses);
+        assert_eq!(damage.losses(Place::Replica(1), &addresses()), Losses::new());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The system's own tools (`ip`, `ss`, `nsenter`, `unshare`, `umount`), called with an end in time.
+//! The system's own tools (`ip`, `ss`, `tc`, `nsenter`, `unshare`, `umount`), called with an end in time.
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -125,6 +125,8 @@ pub struct Card {
     pub needs_volumes: bool,
     /// Replicas must run with the shim.
     pub needs_shim: bool,
+    /// Where the replicas' network is namespaces, the kernel must be able to lose packets by chance.
+    pub needs_packet_loss: bool,
     /// The only way in which the replicas' network can be made for it, where it is not done in every one.
     pub only_in: Option<NetworkMode>,
     /// The smallest group in which it means something.
@@ -133,7 +135,16 @@ pub struct Card {
 
 const fn card(about: About, class: Class) -> Card {
     let needs_links = matches!(class, Class::Network);
-    Card { about, class, needs_links, needs_volumes: false, needs_shim: false, only_in: None, replicas_min: 1 }
+    Card {
+        about,
+        class,
+        needs_links,
+        needs_volumes: false,
+        needs_shim: false,
+        needs_packet_loss: false,
+        only_in: None,
+        replicas_min: 1,
+    }
 }
 
 const fn on_network(about: About, mode: NetworkMode) -> Card {
@@ -191,7 +202,7 @@ impl FaultKind {
             FaultKind::CutClients => on_network(cut_clients::ABOUT, NetworkMode::Namespaces),
             FaultKind::Unplug => on_network(unplug::ABOUT, NetworkMode::Namespaces),
             FaultKind::SlowLink => on_network(slow_link::ABOUT, NetworkMode::Proxies),
-            FaultKind::LossyLink => on_network(lossy_link::ABOUT, NetworkMode::Proxies),
+            FaultKind::LossyLink => Card { needs_packet_loss: true, ..card(lossy_link::ABOUT, Class::Network) },
             FaultKind::CorruptLink => on_network(corrupt_link::ABOUT, NetworkMode::Proxies),
             FaultKind::PowerLossLeader => on_volume(power_loss::LEADER),
             FaultKind::PowerLossFollower => on_volume(power_loss::FOLLOWER),

@@ -7,14 +7,14 @@ use crate::cluster::links::Traffic;
 use crate::rng::Rng;
 
 pub(super) const ABOUT: About = About {
-    what: "of the pieces between the leader and the rest 1 to 20 of 100 come only when sent again, 200 ms later (proxies)",
+    what: "of 100 packets between the leader and the rest 1 to 20 get lost, each way (proxies: pieces come 200 ms later)",
     heals: "nothing is lost any more",
 };
 
-/// Loss, as TCP makes it felt.
+/// Loss, as TCP makes it felt: what is lost is sent again, later and later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossyLink {
-    /// Of a hundred pieces.
+    /// Of a hundred packets, or of pieces on proxies.
     pub percent: u8,
 }
 
