@@ -244,7 +244,7 @@ impl LeaderCall for UpdateGroup {
     const METHOD: &'static str = "UpdateGroup";
 
     fn is_idempotent(_: &admin::UpdateGroupRequest) -> bool {
-        true
+        false
     }
 
     async fn execute(

@@ -22,9 +22,8 @@ impl LeaderCall for ResetGroup {
     type Answer = admin::ResetGroupReply;
     const METHOD: &'static str = "ResetGroup";
 
-    /// Not to the end: it may have moved meanwhile, and what came since would be left behind.
-    fn is_idempotent(request: &admin::ResetGroupRequest) -> bool {
-        !matches!(request.to, Some(To::Last(_)))
+    fn is_idempotent(_: &admin::ResetGroupRequest) -> bool {
+        false
     }
 
     async fn execute(

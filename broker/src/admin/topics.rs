@@ -279,7 +279,7 @@ impl LeaderCall for UpdateTopic {
     const METHOD: &'static str = "UpdateTopic";
 
     fn is_idempotent(_: &admin::UpdateTopicRequest) -> bool {
-        true
+        false
     }
 
     async fn execute(

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use flotilla_message::{GroupName, QueueId, QueueOffset, TopicName};
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{CallContext, v2};
+use flotilla_raft_log::ProposeError;
 use flotilla_store::{Command, OffsetTarget, Outcome, Rejection};
 
 use crate::admin::groups::no_group;
 use crate::admin::topics::rejected;
 use crate::edge::names;
-use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
+use crate::lead::leader_call::{Attempt, CONFIRM_MAX, LeaderCall, Tried};
 use crate::produce::send::no_topic;
 use crate::replica::Replica;
 
@@ -71,7 +72,7 @@ impl LeaderCall for UpdateOffset {
     const METHOD: &'static str = "UpdateOffset";
 
     fn is_idempotent(_: &v2::UpdateOffsetRequest) -> bool {
-        true
+        false
     }
 
     async fn execute(
@@ -100,8 +101,13 @@ impl LeaderCall for UpdateOffset {
             return Tried::from_submit(error, answer);
         }
         if stands_at(replica, &group, &named, offset) {
-            // A consumer says again what is known.
-            return Tried::answer(answer(ok()));
+            // A consumer says again what is known, unless another leader knows better.
+            match replica.log.confirm_leadership(CONFIRM_MAX).await {
+                Ok(_) if stands_at(replica, &group, &named, offset) => return Tried::answer(answer(ok())),
+                Ok(_) => {}
+                Err(ProposeError::NotLeader { leader }) => return Tried::NotExecuted { leader },
+                Err(_) => return Tried::NotExecuted { leader: None },
+            }
         }
         let (topic, queue, to) = (named.topic.clone(), named.queue, OffsetTarget::Offset(offset));
         match replica.proposer.submit(attempt.term, Command::SetOffset { group, topic, queue, to }).await {

@@ -38,7 +38,7 @@ pub const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(1_500);
 
 /// How long a quorum may take to confirm who leads; then the call is tried again.
-const CONFIRM_MAX: Duration = Duration::from_secs(1);
+pub const CONFIRM_MAX: Duration = Duration::from_secs(1);
 
 /// What one try of executing a call came to.
 #[derive(Debug)]
@@ -86,7 +86,8 @@ pub trait LeaderCall: Send + Sync + 'static {
     /// not do, for a leader that has handed over, or whose process was taken for gone, is replaced before its lease ends.
     const IS_FRESH_READ: bool = false;
 
-    /// Whether executing the request twice has the effect of executing it once.
+    /// Whether executing the request twice has the effect of executing it once, also if others are executed between the two: what
+    /// sets something is not, where the second time would undo what somebody else has set meanwhile.
     fn is_idempotent(request: &Self::Request) -> bool;
 
     /// Executes the request on the leader. May be dropped at any await.
