@@ -1,5 +1,6 @@
 //! `flotilla`: one binary for servers, clients and the demonstration that messages survive.
 
+mod allocator;
 mod base64;
 mod command_line;
 mod commands;
@@ -25,6 +26,7 @@ use crate::command_line::CommandLine;
 use crate::failure::{EXIT_OK, Failure};
 
 fn main() -> ExitCode {
+    allocator::settle();
     let exit = match run(CommandLine::parse()) {
         Ok(()) => EXIT_OK,
         Err(failure) => {
