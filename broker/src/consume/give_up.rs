@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use flotilla_proto::status::ok;
+use flotilla_proto::status::{Code, ok};
 use flotilla_proto::{CallContext, v2};
-use flotilla_store::{Command, Outcome, Rejection};
+use flotilla_store::{Command, Outcome};
 
 use super::ack::{read_handle, rejected};
 use crate::edge::names;
@@ -49,8 +49,6 @@ impl LeaderCall for ForwardToDeadLetters {
                     replica.counters.given_up(&handle.group, &handle.topic);
                     ok()
                 }
-                // An earlier try of this very call did it.
-                Outcome::Rejected(Rejection::DeliveryNotFound) if attempt.is_repeated => ok(),
                 Outcome::Rejected(rejection) => rejected(&rejection),
                 other => unreachable!("giving up is not answered by {other:?}"),
             })),
@@ -63,6 +61,12 @@ impl LeaderCall for ForwardToDeadLetters {
         status: v2::Status,
     ) -> v2::ForwardMessageToDeadLetterQueueResponse {
         answer(status)
+    }
+
+    /// An earlier try may have done it, or the receipt was over before: nobody knows.
+    fn denial(answer: &v2::ForwardMessageToDeadLetterQueueResponse) -> Option<String> {
+        let status = answer.status.as_ref()?;
+        (status.code() != Code::Ok).then(|| status.message.clone())
     }
 }
 
