@@ -17,6 +17,7 @@ pub fn settle() {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let heaps = libc::c_int::try_from(cores.max(2)).unwrap_or(libc::c_int::MAX);
         for (parameter, value) in [(libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES), (libc::M_ARENA_MAX, heaps)] {
+            // SAFETY: the call takes two numbers, and the allocator guards itself; nothing else runs yet.
             #[allow(unsafe_code, reason = "the C library's allocator has no safe face")]
             let taken = unsafe { libc::mallopt(parameter, value) };
             debug_assert_eq!(taken, 1, "mallopt({parameter}, {value})");

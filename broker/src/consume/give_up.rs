@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use flotilla_proto::status::{Code, ok};
+use flotilla_proto::status::ok;
 use flotilla_proto::{CallContext, v2};
 use flotilla_store::{Command, Outcome};
 
 use super::ack::{read_handle, rejected};
 use crate::edge::names;
-use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
+use crate::lead::leader_call::{Attempt, LeaderCall, Tried, denied};
 use crate::replica::Replica;
 
 /// The call. How often it was delivered is the log's knowledge, not the caller's: what that says is not looked at.
@@ -65,8 +65,7 @@ impl LeaderCall for ForwardToDeadLetters {
 
     /// An earlier try may have done it, or the receipt was over before: nobody knows.
     fn denial(answer: &v2::ForwardMessageToDeadLetterQueueResponse) -> Option<String> {
-        let status = answer.status.as_ref()?;
-        (status.code() != Code::Ok).then(|| status.message.clone())
+        denied(answer.status.as_ref())
     }
 }
 

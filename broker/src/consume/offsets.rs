@@ -5,13 +5,12 @@ use std::sync::Arc;
 use flotilla_message::{GroupName, QueueId, QueueOffset, TopicName};
 use flotilla_proto::status::{Code, ok, status};
 use flotilla_proto::{CallContext, v2};
-use flotilla_raft_log::ProposeError;
 use flotilla_store::{Command, OffsetTarget, Outcome, Rejection};
 
 use crate::admin::groups::no_group;
 use crate::admin::topics::rejected;
 use crate::edge::names;
-use crate::lead::leader_call::{Attempt, CONFIRM_MAX, LeaderCall, Tried};
+use crate::lead::leader_call::{Attempt, CONFIRM_MAX, LeaderCall, Tried, confirm_lead};
 use crate::produce::send::no_topic;
 use crate::replica::Replica;
 
@@ -102,11 +101,11 @@ impl LeaderCall for UpdateOffset {
         }
         if stands_at(replica, &group, &named, offset) {
             // A consumer says again what is known, unless another leader knows better.
-            match replica.log.confirm_leadership(CONFIRM_MAX).await {
-                Ok(_) if stands_at(replica, &group, &named, offset) => return Tried::answer(answer(ok())),
-                Ok(_) => {}
-                Err(ProposeError::NotLeader { leader }) => return Tried::NotExecuted { leader },
-                Err(_) => return Tried::NotExecuted { leader: None },
+            if let Err(tried) = confirm_lead(replica, CONFIRM_MAX).await {
+                return tried;
+            }
+            if stands_at(replica, &group, &named, offset) {
+                return Tried::answer(answer(ok()));
             }
         }
         let (topic, queue, to) = (named.topic.clone(), named.queue, OffsetTarget::Offset(offset));

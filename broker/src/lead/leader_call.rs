@@ -274,16 +274,29 @@ pub async fn execute_until<C: LeaderCall>(
 ) -> Tried<C::Answer> {
     if C::IS_FRESH_READ {
         let patience = ends.saturating_since(replica.runtime.now()).min(CONFIRM_MAX);
-        match replica.log.confirm_leadership(patience).await {
-            Ok(_) => {}
-            Err(ProposeError::NotLeader { leader }) => return Tried::NotExecuted { leader },
-            Err(_) => return Tried::NotExecuted { leader: None },
+        if let Err(tried) = confirm_lead(replica, patience).await {
+            return tried;
         }
     }
     match replica.runtime.timeout_at(ends, C::execute(replica, context, request, attempt)).await {
         Ok(executed) => executed.with_earlier(attempt.is_repeated),
         Err(Elapsed) => Tried::Unknown("no quorum confirmed it in time".to_owned()),
     }
+}
+
+/// Makes sure that this replica leads, by the word of a quorum; else nothing was executed.
+pub async fn confirm_lead<A>(replica: &Replica, patience: Duration) -> Result<(), Tried<A>> {
+    match replica.log.confirm_leadership(patience).await {
+        Ok(_) => Ok(()),
+        Err(ProposeError::NotLeader { leader }) => Err(Tried::NotExecuted { leader }),
+        Err(_) => Err(Tried::NotExecuted { leader: None }),
+    }
+}
+
+/// What an answer with that status denies: all of it, unless it is done. See [`LeaderCall::denial`].
+pub fn denied(status: Option<&v2::Status>) -> Option<String> {
+    let status = status.filter(|status| status.code() != Code::Ok)?;
+    Some(status.message.clone())
 }
 
 /// The answer of the last try, unless it denies what an earlier one may have done.

@@ -17,7 +17,7 @@ use crate::admin::topics::rejected;
 use crate::cluster::pass_on::{is_from_abroad, pass_on};
 use crate::cluster::placing::{Destination, Sent};
 use crate::edge::names::{self, known_code};
-use crate::lead::leader_call::{Attempt, LeaderCall, Tried};
+use crate::lead::leader_call::{Attempt, LeaderCall, Tried, denied};
 use crate::lead::pending_entry::AnswerWhen;
 use crate::lead::proposer::{Settled, SubmitError};
 use crate::metrics::Refused;
@@ -105,8 +105,7 @@ impl LeaderCall for SendMessage {
     }
 
     fn denial(answer: &v2::SendMessageResponse) -> Option<String> {
-        let status = answer.status.as_ref()?;
-        (status.code() != Code::Ok).then(|| status.message.clone())
+        denied(answer.status.as_ref())
     }
 }
 
